@@ -110,6 +110,8 @@ class EventScan:
 
     PAYLOAD: ClassVar = b'"choices"'
     """Member of every event but errors; never within a text, where JSON escapes the quotes."""
+    HAS_USUAL: ClassVar = True
+    """Whether there are usual events, which need no look inside."""
     FACTS: ClassVar = facts(usage=OBJECT, finish_reason=rb'"\w+"')
     """What is looked for in an event that is too long to be read."""
 
@@ -224,17 +226,34 @@ class EventScan:
     def feed(self, data: bytes) -> bytes:
         """Whole events that may go to the client now. Sets `done`, `failed` or `broken`."""
         # One whole event of one line. It is quick to search for single bytes, and slow to search for pairs.
-        if (
-            self._fresh
-            and data.startswith(START)
-            and data.find(b"\n") == len(data) - 2
-            and data.endswith(b"\n\n")
-        ):
-            passes = self._data(data[6:-2].strip())
-            if self.cut or self._rewritten is not None:
-                return self._replaced()
-            return data if passes else b""
+        if self._fresh and data.startswith(START) and data.endswith(b"\n\n"):
+            if data.find(b"\n") == len(data) - 2:
+                passes = self._data(data[6:-2].strip())
+                if self.cut or self._rewritten is not None:
+                    return self._replaced()
+                return data if passes else b""
+            if self._all_pass(data):
+                return data
         return self._slowly(data)
+
+    def _all_pass(self, data: bytes) -> bool:
+        """Whether these bytes are whole usual events, as they come together when the router or the engine is late. Then they are counted."""
+        if not (self.HAS_USUAL and self.begun):
+            return False
+        *events, _ = data.split(b"\n\n")
+        longest = self._usual_bytes + len(b"data: ")
+        for event in events:
+            if not (
+                event.startswith(START)
+                and event.endswith(NO_USAGE)
+                and len(event) <= longest
+                and event.find(b"\n") < 0
+            ):
+                return False
+        if len(events) > self.left:
+            return False
+        self.left -= len(events)
+        return True
 
     def close(self) -> None:
         """The connection ended, perhaps without the last event. Sets `broken` if that was too early."""

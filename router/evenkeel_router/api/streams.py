@@ -68,6 +68,7 @@ class GeneratedScan(EventScan):
     """`/generate`, where every event repeats all of its sequence and counts up."""
 
     PAYLOAD: ClassVar = b'"meta_info"'
+    HAS_USUAL: ClassVar = False
     FACTS: ClassVar = facts(
         index=rb"\d+", prompt_tokens=rb"-?\d+", completion_tokens=rb"-?\d+", cached_tokens=rb"-?\d+", finish_reason=OBJECT
     )  # fmt: skip
@@ -126,6 +127,7 @@ class _NamedScan(EventScan):
 
     CONTENT: ClassVar[tuple[bytes, ...]] = ()
     """Ends of the names of events with content."""
+    HAS_USUAL: ClassVar = False
 
     passed: int = 0
     """Events so far, of any kind."""

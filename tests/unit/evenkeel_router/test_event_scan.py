@@ -57,6 +57,47 @@ def test_several_events_in_one_piece_pass_together() -> None:
     assert scan().feed(CHUNK * 3) == CHUNK * 3
 
 
+LONG = CHUNK.replace(b" a ", b" word" * 40)
+OTHERS = [
+    LONG,
+    b": ping\n\n",
+    CHUNK.replace(b"\n", b"\r\n"),
+    CHUNK[:-1] + b"id: 7\n\n",
+    b'data: {"choices":[{"text":"a"}],"usage":{"prompt_tokens":3}}\n\n',
+    b'data: {"choices":[],"usage":null}x\n\n',
+    b': a comment with "usage":null}\n\n',
+    b'data: {"choices":[]}\nerror: {"usage":null}\n\n',
+    b'data: {"error":{"message":"aborted"}}\n\n',
+    USAGE,
+    DONE,
+]
+
+
+def _fed(scanner: EventScan, parts: list[bytes]) -> bytes:
+    passed = b""
+    for part in parts:
+        if scanner.broken is None and not scanner.cut:
+            passed += scanner.feed(part)
+    return passed
+
+
+@pytest.mark.parametrize("other", [CHUNK, *OTHERS])
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("most", [3, 4, 100])
+def test_events_that_come_together_count_as_those_that_come_one_by_one(
+    other: bytes, before: int, most: int
+) -> None:
+    events = [*[CHUNK] * before, other, *[CHUNK] * (3 - before)]
+    for first in range(2):  # events that come before the others, alone
+        together, alone = (
+            EventScan(drops_usage=True, most_events=most, left=most) for _ in range(2)
+        )
+        passed = _fed(together, [b"".join(events[:first]), b"".join(events[first:])])
+        assert passed == _fed(alone, events)
+        for name in ("usage", "done", "failed", "broken", "cut", "begun", "packed", "left"):
+            assert getattr(together, name) == getattr(alone, name), name
+
+
 def test_a_further_line_behind_the_data_is_no_part_of_them() -> None:
     stream = CHUNK + CHUNK[:-1] + b"id: 7\n\n" + CHUNK
     scanner = scan()
