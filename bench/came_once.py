@@ -114,7 +114,7 @@ class Router:
         self.compactor.collect(["only"])
         if now_s - self.forgot_s >= IDLE_LOOK_S:
             self.forgot_s = now_s
-            for _ in self.ledger.forget_idle(self.live):
+            for _ in self.ledger.forget_idle(self.live, lambda *_: False):
                 pass
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from evenkeel_fairshare.ledger import (
     CarryRules,
@@ -52,6 +52,22 @@ def full_ledger(router: str = "router-1") -> Ledger:
     here.closed("gone")
     Compactor(here).compact([router], live=["alive"], now_s=0)
     return here
+
+
+def nothing_open(incarnation: str, client: str) -> bool:
+    """Where requests run to their end at once."""
+    return False
+
+
+def look(
+    at: Ledger, live: Collection[str], is_open: Callable[[str, str], bool] = nothing_open
+) -> None:
+    """The look at what reports cover: it changes no service."""
+    before = dict(at.service)
+    for _ in at.drop_covered(live, is_open):
+        pass
+    assert at.service == before
+    assert kept(at) == recounted(at)
 
 
 def whole(of: Ledger) -> list[Delta]:

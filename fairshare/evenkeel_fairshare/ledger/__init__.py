@@ -10,7 +10,7 @@ from evenkeel_fairshare.ledger.closing import CarryRules, EqualWeights, Weights
 from evenkeel_fairshare.ledger.compaction import CompactionRules, Compactor
 from evenkeel_fairshare.ledger.exchange import NO_VERSIONS, Delta, Digest, Progress
 from evenkeel_fairshare.ledger.ledger import Ledger
-from evenkeel_fairshare.ledger.replica_account import ReplicaRow, tenant_of
+from evenkeel_fairshare.ledger.replica_rows import ReplicaRow, tenant_of
 
 __all__ = [
     "NO_VERSIONS",

@@ -19,7 +19,7 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, promise
-from evenkeel_fairshare.ledger.replica_account import REQUESTS, REST, RUNNING, SERVICE, WAITING
+from evenkeel_fairshare.ledger.replica_rows import REQUESTS, REST, RUNNING, SERVICE, WAITING
 
 from evenkeel_router.api.identity import WHOLE, Client, Paid
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
@@ -260,6 +260,11 @@ class Accounting:
             self._seen = seen
         return self._alive
 
+    @property
+    def reporting(self) -> frozenset[str]:
+        """Those of them that report."""
+        return frozenset(name for name in self.alive if not name.startswith(UNREPORTED))
+
     # What replicas report.
 
     def observe(
@@ -308,6 +313,8 @@ class Accounting:
         if incarnation:
             at = self._open.setdefault(incarnation, {})
             of_client = at.setdefault(client.identity, {})
+            if not of_client and not incarnation.startswith(UNREPORTED):
+                self.ledger.begins(incarnation, client.identity)
             of_client[number] = None
             if sequences > 1:
                 self._bookings += sequences - 1
@@ -384,6 +391,10 @@ class Accounting:
     def open_at(self, incarnation: str, client: str) -> int:
         """Number of the sequences that this router has open for a client at an incarnation."""
         return len(self._open.get(incarnation, {}).get(client, ()))
+
+    def has_open(self, incarnation: str, client: str) -> bool:
+        """Whether this router has an open request of a client at an incarnation."""
+        return client in self._open.get(incarnation, ())
 
     def is_in_doubt(self, booking: Booking) -> bool:
         """Whether no report shows what the replica has of the request's client."""

@@ -9,9 +9,9 @@ from evenkeel_fairshare.ledger.merge_table import MergeTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-TOTALS, STATE = 3, 1
+COLUMNS = 4
 CHANGES = st.lists(
-    st.tuples(st.sampled_from("abc"), st.integers(1, TOTALS), st.integers(0, 1000).map(float)),
+    st.tuples(st.sampled_from("abc"), st.integers(1, COLUMNS), st.integers(0, 1000).map(float)),
     max_size=24,
 )
 
@@ -20,7 +20,7 @@ CHANGES = st.lists(
 def test_add_has_the_same_result_as_put_of_the_sums(
     changes: list[tuple[str, int, float]], since: int
 ) -> None:
-    added, put = MergeTable(totals=TOTALS, state=STATE), MergeTable(totals=TOTALS, state=STATE)
+    added, put = MergeTable(columns=COLUMNS), MergeTable(columns=COLUMNS)
     for version, (name, column, amount) in enumerate(changes, start=1):
         added.add(name, version, column, amount)
         row = list(put.get(name) or [0.0] * put.width)
@@ -32,14 +32,14 @@ def test_add_has_the_same_result_as_put_of_the_sums(
 
 @pytest.mark.parametrize("amount", [math.nan, math.inf, -math.inf])
 def test_amounts_that_are_not_finite_are_refused(amount: float) -> None:
-    table = MergeTable(totals=TOTALS, state=STATE)
+    table = MergeTable(columns=COLUMNS)
     with pytest.raises(ValueError, match="not finite"):
         table.add("a", 1.0, 2, amount)
     assert "a" not in table
 
 
 def test_a_copy_has_the_same_changes_though_rows_came_out_of_order() -> None:
-    table = MergeTable(totals=TOTALS, state=STATE)
+    table = MergeTable(columns=COLUMNS)
     table.add("late", 2.0, 1, 5.0)
     table.add("early", 1.0, 1, 7.0)
     copy = table.copy()
