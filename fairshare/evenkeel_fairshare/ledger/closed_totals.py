@@ -2,7 +2,7 @@
 
 Two sums that share an incarnation cannot be merged. So one router at a time writes the next numbered version, and the higher
 version replaces the lower as a whole. Replica accounts in a version are kept until every router has that version (`compaction`).
-All other parts of the ledger merge by maximum.
+All other parts of the ledger merge row by row: the later one counts.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class CountedAccount:
         return grown
 
     def begins(self, router: str, client: str) -> None:
-        """A router is about to receive something for a client, and nothing that it sent for it before is open here. What the replica
-        has reported by now is the base of its row, unless it has one."""
+        """A router is about to send a request of a client, and has no other open here. What the replica has reported by now is the base
+        of its row, unless it has one."""
         reported = self.clients.cell(client, SERVICE)
         own = self.accounts.get(router)
         if reported and (own is None or client not in own.clients):

@@ -5,7 +5,7 @@ repeated or late messages do no harm. The asker remembers how far it has read ea
 costs what changed; without it, it sends the versions of all accounts.
 
 State = closed totals × replica accounts × demand × the version of closed totals at each router. Closed totals are a chain, and all
-other parts merge by maximum, so `merge` is always commutative, associative and idempotent. The protocol of `compaction` ensures that
+other parts merge row by row, so `merge` is always commutative, associative and idempotent. The protocol of `compaction` ensures that
 each incarnation counts exactly once.
 
 Liveness is not part of the ledger. Functions that need it take `live`, the incarnations that the caller takes for alive. So two

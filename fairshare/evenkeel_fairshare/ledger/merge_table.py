@@ -34,7 +34,7 @@ class Rows(NamedTuple):
         return Rows(tuple(self.names[at] for at in places), cells)
 
     def widened(self, size: int) -> Rows:
-        """These rows of `size` bytes each with one more number, 0."""
+        """The rows with one more number each, 0. `size`: bytes of a row here."""
         pieces = (self.cells[at : at + size] for at in range(0, len(self.cells), size))
         return Rows(self.names, b"".join(piece + bytes(DOUBLE_BYTES) for piece in pieces))
 

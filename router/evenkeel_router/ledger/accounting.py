@@ -262,7 +262,7 @@ class Accounting:
 
     @property
     def reporting(self) -> frozenset[str]:
-        """Those of them that report."""
+        """Incarnations that are alive and report."""
         return frozenset(name for name in self.alive if not name.startswith(UNREPORTED))
 
     # What replicas report.

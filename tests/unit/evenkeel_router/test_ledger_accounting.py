@@ -11,7 +11,7 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
-from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger
+from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger, ReplicaRow
 from evenkeel_router.api.identity import UNPAID, WHOLE, Client, Paid, client_of
 from evenkeel_router.ledger import accounting
 from evenkeel_router.ledger.accounting import Accounting, Booking
@@ -336,3 +336,32 @@ def test_a_process_that_drained_and_comes_back_serves() -> None:
     assert of.is_draining("first"), "what waits there is moved"
     meet(of, "r0", "first", 2.0)
     assert not of.is_draining("first")
+
+
+def test_what_is_received_counts_beyond_what_was_reported_when_the_client_had_nothing_open() -> (
+    None
+):
+    of = books()
+    meet(of, "r0", "first")
+    tell(of, "first", report(A.identity, 70, 0))
+    one = sent(of)
+    tell(of, "first", report(A.identity, 80, 0), sequence=2)  # a part of it
+    other = sent(of)
+    assert of.has_open("first", A.identity)
+    of.ended(one, Usage(10, 0, 5))
+    of.ended(other, Usage(10, 0, 0))
+    assert not of.has_open("first", A.identity)
+    own = of.ledger.replica_accounts["first"].accounts["here"]
+    assert own.statement(A.identity) == (70.0, 30.0)
+    assert of.ledger.served(A.identity) == 100.0
+
+
+def test_what_is_received_where_a_gate_reports_is_all_that_counts() -> None:
+    """The router writes both sides there, and its own total must not begin anew."""
+    of = books()
+    of.meets_unreported("r0", 0.0)
+    name = of.unreported("r0")
+    of.ledger.observe(name, since=0, sequence=1, rows=[ReplicaRow(A.identity, 9.0, 9.0, 1)])
+    of.ended(sent(of), Usage(10, 0, 5))
+    assert of.received(name, A.identity) == 20.0 == of.ledger.served(A.identity)
+    assert (of.alive, of.reporting) == ({name}, frozenset())
