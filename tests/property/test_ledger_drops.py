@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.ledger_worlds import kept, ledger, look, merged, nothing_open, recounted, whole
+from tests.support.ledger_worlds import (
+    kept,
+    ledger,
+    look,
+    merged,
+    nothing_open,
+    recounted,
+    stated,
+    whole,
+)
 
 CLIENTS = ("ns/t/a", "ns/t/b")
 REPLICAS = ("r", "s")
@@ -278,7 +287,7 @@ def test_two_routers_that_received_beyond_different_reports_add_up() -> None:
     world.exchange_all()
     for here in world.routers:
         account = here.replica_accounts["r"]
-        assert sorted(one.statement(CLIENTS[0]) or () for one in account.accounts.values()) == [
+        assert sorted(stated(one, CLIENTS[0]) or () for one in account.accounts.values()) == [
             (500.0, 30.0),
             (520.0, 60.0),
         ]
@@ -335,7 +344,21 @@ def test_rows_stay_while_one_of_them_changes() -> None:
         here.observe("r", since=n, sequence=n + 1, rows=[ReplicaRow(CLIENTS[0], 10.0 + n, 1.0, 1)])
         look(here, {"r"})
     accounts = here.replica_accounts["r"].accounts
-    assert [accounts[name].statement(CLIENTS[0]) for name in ("here", "there")] == [(0, 9), (0, 4)]
+    assert [stated(accounts[name], CLIENTS[0]) for name in ("here", "there")] == [(0, 9), (0, 4)]
     for _ in range(2):
         look(here, {"r"})
-    assert [accounts[name].statement(CLIENTS[0]) for name in ("here", "there")] == [None, None]
+    assert [stated(accounts[name], CLIENTS[0]) for name in ("here", "there")] == [None, None]
+
+
+def test_a_report_covers_what_only_rounding_lacks() -> None:
+    here = ledger("only")
+    for service in (0.1, 0.2):
+        here.received("r", CLIENTS[0], service)
+    here.observe("r", since=0, sequence=1, rows=[ReplicaRow(CLIENTS[0], 0.3, 0.3, 2)])
+    assert here.served(CLIENTS[0]) > 0.3
+    for _ in range(2):
+        for _ in here.drop_covered({"r"}, nothing_open):
+            pass
+    assert not here.replica_accounts["r"].accounts["only"].clients
+    assert here.replica_accounts["r"].served(CLIENTS[0]) == 0.3
+    assert abs(here.served(CLIENTS[0]) - 0.3) < 1e-15

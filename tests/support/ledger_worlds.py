@@ -14,6 +14,7 @@ from evenkeel_fairshare.ledger import (
 )
 from evenkeel_fairshare.ledger.merge_table import MergeTable
 from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
+from evenkeel_fairshare.ledger.replica_rows import BASE, SERVICE
 from evenkeel_fairshare.ledger.router_account import RouterAccount
 
 RULES = CarryRules(quantum=100.0, overshoot=500.0)
@@ -68,6 +69,11 @@ def look(
         pass
     assert at.service == before
     assert kept(at) == recounted(at)
+
+
+def stated(by: RouterAccount, client: str) -> tuple[float, float] | None:
+    """What a router's row of a client says: its base, and the service received beyond it."""
+    return by.clients.pair(client, BASE, SERVICE)
 
 
 def whole(of: Ledger) -> list[Delta]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from evenkeel_fairshare.ledger.merge_table import MergeTable
 from evenkeel_fairshare.ledger.replica_rows import (
+    BASE,
     PROMISED,
     REQUESTS,
     SERVICE,
@@ -22,7 +23,7 @@ from evenkeel_fairshare.ledger.replica_rows import (
 )
 from evenkeel_fairshare.ledger.router_account import RouterAccount, Statement, floor_of
 
-_NOTHING: Final = (0.0, 0.0)
+NOTHING: Final = (0.0, 0.0)
 
 
 @dataclass(slots=True)
@@ -62,21 +63,27 @@ class CountedAccount:
     def received(self, router: str, client: str, service: float) -> Grown:
         """A router received `service` more for a client. Returns the clients whose service changed with it."""
         own = self.accounts.get(router) or self.account(router)
-        before = own.statement(client)
+        base, had = own.clients.pair(client, BASE, SERVICE) or NOTHING
         own.head += 1
         self.changes += 1
         own.clients.add(client, own.head, SERVICE, service)
-        grown = {client: 0.0}
-        self._restated(client, own, before, grown)
+        others = self._statements(client, but=own) if len(self.accounts) > 1 else ()
+        before, floor = base + had, base + had + service
+        if others or self._unread:
+            before = self._floor_of(client, [*others, (base, had)])
+            floor = self._floor_of(client, [*others, (base, had + service)])
+        reported = self.clients.cell(client, SERVICE)
+        grown = {client: floor - max(reported, before) if floor > reported else 0.0}
+        if self._unnamed and not self._has_totals(client):
+            self._add_unnamed(client, floor - before, grown)
         return grown
 
     def begins(self, router: str, client: str) -> None:
-        """A router is about to send a request of a client, and has no other open here. What the replica has reported by now is the base
-        of its row, unless it has one."""
+        """A router is about to send a request of a client, and has no other open here, and no row. What the replica has reported by now
+        is the base of its row."""
         reported = self.clients.cell(client, SERVICE)
-        own = self.accounts.get(router)
-        if reported and (own is None or client not in own.clients):
-            (own or self.account(router)).begins(client, reported)
+        if reported:
+            self.account(router).begins(client, reported)
 
     def is_in_rest(self, client: str) -> bool:
         """Whether the replica reports the client's service in the rest row of its tenant."""
@@ -109,24 +116,16 @@ class CountedAccount:
 
     def _floor_of(self, client: str, statements: Sequence[Statement]) -> float:
         floor = floor_of(statements)
-        return max(floor, self._unread.get(client, _NOTHING)[0]) if self._unread else floor
+        return max(floor, self._unread.get(client, NOTHING)[0]) if self._unread else floor
 
-    def _statements(self, client: str) -> list[Statement]:
-        found = (account.statement(client) for account in self.accounts.values())
-        return [statement for statement in found if statement is not None]
-
-    def _restated(
-        self, client: str, account: RouterAccount, before: Statement | None, grown: Grown
-    ) -> None:
-        """The row of a client in a router's account has changed. `before`: what it stated."""
-        statements = self._statements(client)
-        floor = self._floor_of(client, statements)
-        now = account.statement(client)
-        if now is not None:
-            statements.remove(now)
-        if before is not None:
-            statements.append(before)
-        self._note_floor(client, self._floor_of(client, statements), floor, grown)
+    def _statements(self, client: str, but: RouterAccount | None = None) -> list[Statement]:
+        found = []
+        for account in self.accounts.values():
+            if account is not but:
+                statement = account.clients.pair(client, BASE, SERVICE)
+                if statement is not None:
+                    found.append(statement)
+        return found
 
     def _note_floor(self, client: str, before: float, floor: float, grown: Grown) -> None:
         """The floor of a client has changed."""

@@ -89,8 +89,13 @@ class CountedService:
     def begins(self, incarnation: str, client: str) -> None:
         """This router is about to send a request to the incarnation, and has no other request of the client open there (R3)."""
         account = self._accounts.get(incarnation)
+        if account is None:
+            return
+        own = account.accounts.get(self.router)
+        if own is not None and client in own.clients:
+            return
         # What is not counted yet may be in the last report already, so it must not be added to that.
-        if account is not None and (incarnation, client) not in self._uncounted:
+        if (incarnation, client) not in self._uncounted:
             account.begins(self.router, client)
 
     def drop_covered(
@@ -106,14 +111,15 @@ class CountedService:
         for incarnation in changed:
             account = self.replica_accounts.get(incarnation)
             if account is None or incarnation not in live or account.closed_by:
-                continue
+                continue  # what has ended stays as it is
             heads = {router: one.looks[1] for router, one in account.accounts.items()}
             names = list(dict.fromkeys(n for one in account.accounts.values() for n in one.look()))
-            for at in range(0, len(names), STRIDE):
+            size = max(1, STRIDE // len(account.accounts)) if names else 1
+            for at in range(0, len(names), size):
                 yield
                 if account.closed_by or self.replica_accounts.get(incarnation) is not account:
                     break
-                piece = names[at : at + STRIDE]
+                piece = names[at : at + size]
                 self.grow(account.drop_covered(piece, heads, partial(is_open, incarnation)))
 
     def is_reported(self, incarnation: str, client: str) -> bool:

@@ -25,9 +25,10 @@ from evenkeel_fairshare.ledger.account_deltas import (
     ReplicaAccountDigest,
     RouterAccountDelta,
 )
-from evenkeel_fairshare.ledger.counted_account import CountedAccount, add
+from evenkeel_fairshare.ledger.counted_account import NOTHING, CountedAccount, add
 from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
 from evenkeel_fairshare.ledger.replica_rows import (
+    BASE,
     DEFICIT,
     NO_NUMBERS,
     PROMISED,
@@ -167,17 +168,17 @@ class ReplicaAccount(CountedAccount):
         """Drop what routers received for those of `clients` that have had no change since `heads`, by router, where the last report has
         it, too; without changing any service but by what is lost in rounding. `is_open`: whether this router has an open request of
         a client here."""
-        grown: Grown = {}
-        for client in clients:
-            if (
-                self._is_unchanged(client, heads)
-                and client in self.clients
-                and not is_open(client)
-                and self._floor(client) <= (1 + ROUNDING) * self.clients.cell(client, SERVICE)
-            ):
-                self._drop(client, grown)
-        self.changes += bool(grown)
-        return grown
+        unchanged = self._unchanged(heads)
+        covered = {
+            client: floor
+            for client in clients
+            if client in self.clients
+            and (floor := self._floor(client))
+            <= (1 + ROUNDING) * self.clients.cell(client, SERVICE)
+            and unchanged(client)
+            and not is_open(client)
+        }
+        return self._drop(covered)
 
     def forget_idle(self, until: ReplicaAccountDigest, is_open: Callable[[str], bool]) -> Grown:
         """Remove what did not change since `until` and is nothing any more: rows that were given back, with their marks, and what
@@ -190,25 +191,31 @@ class ReplicaAccount(CountedAccount):
             for name in account.clients.until(until.accounts.get(router, 0.0))
         )
         grown = self.drop_covered(idle, until.accounts, is_open)
-        for name in idle:
-            if self._is_in_rest_alone(name) and self._is_unchanged(name, until.accounts):
-                self._drop(name, grown)
+        unchanged = self._unchanged(until.accounts)
+        alone = [name for name in idle if self._is_in_rest_alone(name) and unchanged(name)]
+        for name, more in self._drop({name: self._floor(name) for name in alone}).items():
+            add(grown, name, more)
+        return grown
+
+    def _drop(self, floors: Mapping[str, float]) -> Grown:
+        """Drop the rows of all routers of clients, but for promises. `floors`: of each client."""
+        for account in self.accounts.values():
+            cell = account.clients.cell
+            account.clients.forget([name for name in floors if not cell(name, PROMISED)])
+        grown: Grown = {}
+        for client, before in floors.items():
+            if before > self.clients.cell(client, SERVICE):
+                self._note_floor(client, before, self._floor(client), grown)
         self.changes += bool(grown)
         return grown
 
-    def _drop(self, client: str, grown: Grown) -> None:
-        """Drop the rows of all routers of a client, but for promises."""
-        before = self._floor(client)
-        for account in self.accounts.values():
-            if not account.clients.cell(client, PROMISED):
-                account.forget(client)
-        self._note_floor(client, before, self._floor(client), grown)
-
-    def _is_unchanged(self, client: str, heads: Mapping[str, float]) -> bool:
-        return all(
-            account.clients.cell(client, 0) <= min(heads.get(router, 0.0), account.head)
+    def _unchanged(self, heads: Mapping[str, float]) -> Callable[[str], bool]:
+        """Whether no router's row of a client has changed since `heads`."""
+        known = [
+            (account.clients.cell, min(heads.get(router, 0.0), account.head))
             for router, account in self.accounts.items()
-        )
+        ]
+        return lambda client: all(cell(client, 0) <= head for cell, head in known)
 
     def _is_in_rest_alone(self, client: str) -> bool:
         """Whether nothing is known of a client but what routers received for it, all of which the rest row of its tenant has."""
@@ -366,11 +373,15 @@ class ReplicaAccount(CountedAccount):
 
     def _merge_received(self, theirs: RouterAccountDelta, grown: Grown) -> None:
         account = self.account(theirs.router)
-        before = {name: account.statement(name) for name in theirs.clients.names}
+        pair = account.clients.pair
+        before = {name: pair(name, BASE, SERVICE) or NOTHING for name in theirs.clients.names}
         for name in dict.fromkeys(account.merge(theirs)):
             grown.setdefault(name, 0.0)
-            if name in before:  # no mark of a drain
-                self._restated(name, account, before[name], grown)
+            now = pair(name, BASE, SERVICE) or NOTHING
+            if now != before.get(name, now):  # no mark of a drain
+                others = self._statements(name, but=account)
+                was = self._floor_of(name, [*others, before[name]])
+                self._note_floor(name, was, self._floor_of(name, [*others, now]), grown)
 
     def _advance(self, base: float, head: float) -> None:
         if self.head >= base:  # otherwise changes in between are missing, and are requested again

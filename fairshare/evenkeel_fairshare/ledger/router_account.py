@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from evenkeel_fairshare.ledger.account_deltas import RouterAccountDelta
 from evenkeel_fairshare.ledger.merge_table import MergeTable
-from evenkeel_fairshare.ledger.replica_rows import BASE, SERVICE
+from evenkeel_fairshare.ledger.replica_rows import BASE
 
 Statement = tuple[float, float]
 """(base, service received beyond it), weighted tokens."""
@@ -20,8 +20,11 @@ Statement = tuple[float, float]
 def floor_of(statements: Sequence[Statement]) -> float:
     """The service that a client got at least, if all statements are true: the largest of b + Σ received by those with a base of at
     least b. When the first of these was made, the replica had reported b, and none of them had received anything yet."""
-    if len(statements) < 2:
-        return sum(statements[0]) if statements else 0.0
+    if not statements:
+        return 0.0
+    if len(statements) == 1:
+        base, received = statements[0]
+        return base + received
     received = most = 0.0
     for base, more in sorted(statements, reverse=True):
         received += more
@@ -42,10 +45,6 @@ class RouterAccount:
     """Every change up to this version is here."""
     looks: tuple[float, float] = (0.0, 0.0)
     """`head` at the look before last at what reports cover, and at the last one."""
-
-    def statement(self, client: str) -> Statement | None:
-        """What the row of a client states."""
-        return self.clients.pair(client, BASE, SERVICE)
 
     def begins(self, client: str, reported: float) -> None:
         """The router is about to receive something for a client without a row. It is no news for others until then."""

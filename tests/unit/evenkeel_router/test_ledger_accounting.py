@@ -17,6 +17,8 @@ from evenkeel_router.ledger import accounting
 from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
 
+from tests.support.ledger_worlds import stated
+
 TENANT = TenantConfig(
     namespace="ns", name="t", weight=2, clients=(ClientConfig(name="a", weight=4),)
 )
@@ -352,7 +354,7 @@ def test_what_is_received_counts_beyond_what_was_reported_when_the_client_had_no
     of.ended(other, Usage(10, 0, 0))
     assert not of.has_open("first", A.identity)
     own = of.ledger.replica_accounts["first"].accounts["here"]
-    assert own.statement(A.identity) == (70.0, 30.0)
+    assert stated(own, A.identity) == (70.0, 30.0)
     assert of.ledger.served(A.identity) == 100.0
 
 

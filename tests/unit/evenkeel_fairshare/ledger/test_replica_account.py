@@ -15,6 +15,7 @@ from tests.support.ledger_worlds import (
     nothing_open,
     recounted,
     report,
+    stated,
 )
 
 
@@ -43,7 +44,7 @@ class TestBase:
         report(here, "r", 2, reported(ALICE, 70.0))
         here.received("r", ALICE, 40.0)
         here.begins("r", ALICE)
-        assert _own(here).statement(ALICE) == (30.0, 40.0)
+        assert stated(_own(here), ALICE) == (30.0, 40.0)
         assert here.served(ALICE) == 70.0
 
     def test_what_is_not_counted_yet_is_not_added_to_a_report_that_has_it(self) -> None:
@@ -54,7 +55,7 @@ class TestBase:
         here.received("r", ALICE, 40.0)
         here.begins("r", ALICE)
         here.received("r", ALICE, 5.0)
-        assert (_own(here).statement(ALICE), here.served(ALICE)) == ((0.0, 45.0), 45.0)
+        assert (stated(_own(here), ALICE), here.served(ALICE)) == ((0.0, 45.0), 45.0)
 
     def test_it_is_no_news(self) -> None:
         here, there = ledger("here"), ledger("there")
