@@ -99,11 +99,11 @@ class CountedService:
             account.begins(self.router, client)
 
     def drop_covered(
-        self, live: Collection[str], is_open: Callable[[str, str], bool]
+        self, live: Collection[str], keeps: Callable[[str, str], bool]
     ) -> Iterator[None]:
         """Drop what routers received, where reports have it, too, in steps. Each call looks at the rows that changed between the two
-        calls before. No service changes with it. `live`: incarnations that report. `is_open`: whether this router has an open
-        request at an incarnation, of a client."""
+        calls before. No service changes with it. `keeps`: whether the rows of a client at an incarnation must stay, since this
+        router has an open request of it there, or writes both sides."""
         self._count_received()
         self._changes.number(self.live)
         changed = self._changes.since(self._looks[0])
@@ -120,7 +120,7 @@ class CountedService:
                 if account.closed_by or self.replica_accounts.get(incarnation) is not account:
                     break
                 piece = names[at : at + size]
-                self.grow(account.drop_covered(piece, heads, partial(is_open, incarnation)))
+                self.grow(account.drop_covered(piece, heads, partial(keeps, incarnation)))
 
     def is_reported(self, incarnation: str, client: str) -> bool:
         """Whether the replica has a row of the client."""

@@ -115,7 +115,7 @@ class Ledger(CountedService):
         self._forgot(incarnation, self._account_of(incarnation).reread())
 
     def forget_idle(
-        self, live: Collection[str], is_open: Callable[[str, str], bool]
+        self, live: Collection[str], keeps: Callable[[str, str], bool]
     ) -> Iterator[None]:
         """Give back the memory of clients that had no change since the last call, in steps: call it once in an idle period, like
         `drop_covered`."""
@@ -123,7 +123,7 @@ class Ledger(CountedService):
         for incarnation, account in list(self.open_accounts()):
             if incarnation in live and not account.closed_by:
                 if before := known.get(incarnation):
-                    grown = account.forget_idle(before, partial(is_open, incarnation))
+                    grown = account.forget_idle(before, partial(keeps, incarnation))
                     self._forgot(incarnation, grown)
                 self._known_before[incarnation] = account.digest()
                 yield

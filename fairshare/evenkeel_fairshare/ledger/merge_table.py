@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from sys import byteorder, intern
 from typing import Final, NamedTuple
@@ -195,6 +195,14 @@ class MergeTable:
         if byteorder == "big":
             out.byteswap()
         return Rows(picked, out.tobytes())
+
+    def replace(self, name: str, numbers: Mapping[int, float]) -> None:
+        """Replace numbers of a row, by column. The row is not taken again in that version: only where all versions up to it have been
+        here."""
+        start = self._slots[name]
+        for column, number in numbers.items():
+            self._cells[start + column] = number
+        self._forgotten = max(self._forgotten, self._cells[start])
 
     def complete_to(self, version: float) -> None:
         """All rows up to a version are here: none is taken that is not."""

@@ -163,11 +163,10 @@ class ReplicaAccount(CountedAccount):
         add(grown, client, self.served(client) - before)
 
     def drop_covered(
-        self, clients: Iterable[str], heads: Mapping[str, float], is_open: Callable[[str], bool]
+        self, clients: Iterable[str], heads: Mapping[str, float], keeps: Callable[[str], bool]
     ) -> Grown:
         """Drop what routers received for those of `clients` that have had no change since `heads`, by router, where the last report has
-        it, too; without changing any service but by what is lost in rounding. `is_open`: whether this router has an open request of
-        a client here."""
+        it, too; without changing any service but by what is lost in rounding. `keeps`: whether the rows of a client must stay."""
         unchanged = self._unchanged(heads)
         covered = {
             client: floor
@@ -176,11 +175,11 @@ class ReplicaAccount(CountedAccount):
             and (floor := self._floor(client))
             <= (1 + ROUNDING) * self.clients.cell(client, SERVICE)
             and unchanged(client)
-            and not is_open(client)
+            and not keeps(client)
         }
         return self._drop(covered)
 
-    def forget_idle(self, until: ReplicaAccountDigest, is_open: Callable[[str], bool]) -> Grown:
+    def forget_idle(self, until: ReplicaAccountDigest, keeps: Callable[[str], bool]) -> Grown:
         """Remove what did not change since `until` and is nothing any more: rows that were given back, with their marks, and what
         routers received, where the last report or a rest row has it. Returns the clients whose service changed with it."""
         rows = self.clients.until(min(until.head, self.head))
@@ -190,7 +189,7 @@ class ReplicaAccount(CountedAccount):
             for router, account in self.accounts.items()
             for name in account.clients.until(until.accounts.get(router, 0.0))
         )
-        grown = self.drop_covered(idle, until.accounts, is_open)
+        grown = self.drop_covered(idle, until.accounts, keeps)
         unchanged = self._unchanged(until.accounts)
         alone = [name for name in idle if self._is_in_rest_alone(name) and unchanged(name)]
         for name, more in self._drop({name: self._floor(name) for name in alone}).items():
@@ -199,13 +198,13 @@ class ReplicaAccount(CountedAccount):
 
     def _drop(self, floors: Mapping[str, float]) -> Grown:
         """Drop the rows of all routers of clients, but for promises. `floors`: of each client."""
+        reported = {client: self.clients.cell(client, SERVICE) for client in floors}
         for account in self.accounts.values():
-            cell = account.clients.cell
-            account.clients.forget([name for name in floors if not cell(name, PROMISED)])
+            account.drop(reported)
         grown: Grown = {}
-        for client, before in floors.items():
-            if before > self.clients.cell(client, SERVICE):
-                self._note_floor(client, before, self._floor(client), grown)
+        for client, floor in floors.items():
+            if floor > reported[client]:
+                self._note_floor(client, floor, self._floor(client), grown)
         self.changes += bool(grown)
         return grown
 

@@ -6,12 +6,12 @@ router received so much. So any copy may drop any row at any time (docs/design/0
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evenkeel_fairshare.ledger.account_deltas import RouterAccountDelta
 from evenkeel_fairshare.ledger.merge_table import MergeTable
-from evenkeel_fairshare.ledger.replica_rows import BASE
+from evenkeel_fairshare.ledger.replica_rows import BASE, PROMISED, SERVICE
 
 Statement = tuple[float, float]
 """(base, service received beyond it), weighted tokens."""
@@ -54,6 +54,14 @@ class RouterAccount:
         """Forget the row of a client, if it is here."""
         if client in self.clients and self.clients.cell(client, 0) <= self.head:
             self.clients.forget((client,))
+
+    def drop(self, covered: Mapping[str, float]) -> None:
+        """Drop the rows of clients of which the replica has reported so much, all that is received included. What a row promised stays,
+        and it begins anew with that base. All of the rows have been here."""
+        promised = [name for name in covered if self.clients.cell(name, PROMISED)]
+        for name in promised:
+            self.clients.replace(name, {SERVICE: 0.0, BASE: covered[name]})
+        self.clients.forget(covered.keys() - promised)
 
     def look(self) -> list[str]:
         """The clients whose rows changed between the look before last and the last one, and not since; this is a look, too."""

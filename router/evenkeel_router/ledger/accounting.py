@@ -260,11 +260,6 @@ class Accounting:
             self._seen = seen
         return self._alive
 
-    @property
-    def reporting(self) -> frozenset[str]:
-        """Incarnations that are alive and report."""
-        return frozenset(name for name in self.alive if not name.startswith(UNREPORTED))
-
     # What replicas report.
 
     def observe(
@@ -392,9 +387,10 @@ class Accounting:
         """Number of the sequences that this router has open for a client at an incarnation."""
         return len(self._open.get(incarnation, {}).get(client, ()))
 
-    def has_open(self, incarnation: str, client: str) -> bool:
-        """Whether this router has an open request of a client at an incarnation."""
-        return client in self._open.get(incarnation, ())
+    def keeps(self, incarnation: str, client: str) -> bool:
+        """Whether what routers received from an incarnation for a client must stay in the ledger: this router has an open request of it
+        there, or the figures of a gate are made of it."""
+        return client in self._open.get(incarnation, ()) or incarnation.startswith(UNREPORTED)
 
     def is_in_doubt(self, booking: Booking) -> bool:
         """Whether no report shows what the replica has of the request's client."""

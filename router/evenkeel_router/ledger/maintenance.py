@@ -69,10 +69,10 @@ class LedgerMaintenance:
                 await self._compact(members, now_s)
             if now_s - dropped_s >= COVERED_LOOK_S:
                 dropped_s = now_s
-                await _in_steps(ledger.drop_covered(accounting.reporting, accounting.has_open))
+                await _in_steps(ledger.drop_covered(accounting.alive, accounting.keeps))
             if now_s - forgot_s >= IDLE_LOOK_S:
                 forgot_s = now_s
-                await _in_steps(ledger.forget_idle(accounting.reporting, accounting.has_open))
+                await _in_steps(ledger.forget_idle(accounting.alive, accounting.keeps))
 
     def _knows_the_past(self, running_s: float) -> bool:
         """Whether the store was read and every replica was asked: the first closed totals fix which seeds are older (R8)."""

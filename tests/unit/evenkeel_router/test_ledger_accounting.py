@@ -349,13 +349,25 @@ def test_what_is_received_counts_beyond_what_was_reported_when_the_client_had_no
     one = sent(of)
     tell(of, "first", report(A.identity, 80, 0), sequence=2)  # a part of it
     other = sent(of)
-    assert of.has_open("first", A.identity)
+    assert of.keeps("first", A.identity)
     of.ended(one, Usage(10, 0, 5))
     of.ended(other, Usage(10, 0, 0))
-    assert not of.has_open("first", A.identity)
+    assert not of.keeps("first", A.identity)
     own = of.ledger.replica_accounts["first"].accounts["here"]
     assert stated(own, A.identity) == (70.0, 30.0)
     assert of.ledger.served(A.identity) == 100.0
+
+
+def test_a_report_of_a_part_of_an_open_request_is_no_base() -> None:
+    of = books()
+    of.meets("r0", "first", policy="LPM", now_s=0.0)
+    one = sent(of)
+    tell(of, "first", report(A.identity, 15, 0))
+    other = sent(of)
+    of.ended(one, Usage(10, 0, 5))
+    of.ended(other, Usage(10, 0, 0))
+    assert stated(of.ledger.replica_accounts["first"].accounts["here"], A.identity) == (0.0, 30.0)
+    assert of.ledger.served(A.identity) == 30.0
 
 
 def test_what_is_received_where_a_gate_reports_is_all_that_counts() -> None:
@@ -366,4 +378,4 @@ def test_what_is_received_where_a_gate_reports_is_all_that_counts() -> None:
     of.ledger.observe(name, since=0, sequence=1, rows=[ReplicaRow(A.identity, 9.0, 9.0, 1)])
     of.ended(sent(of), Usage(10, 0, 5))
     assert of.received(name, A.identity) == 20.0 == of.ledger.served(A.identity)
-    assert (of.alive, of.reporting) == ({name}, frozenset())
+    assert of.keeps(name, A.identity)

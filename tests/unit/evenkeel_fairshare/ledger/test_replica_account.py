@@ -106,6 +106,21 @@ class TestReread:
         assert (here.served(ALICE), here.served(BOB), here.served("ns/t/*")) == (31.0, 0.0, 20.0)
         assert kept(here) == recounted(here)
 
+    def test_a_row_that_was_given_back_ends_with_its_mark(self) -> None:
+        here = self.silent()
+        rows = [reported(ALICE, 30.0), ReplicaRow(f"{BOB}*"), reported("ns/t/*", 20.0)]
+        here.observe("r", since=0, sequence=5, rows=rows)
+        assert (here.served(ALICE), here.served(BOB), here.served("ns/t/*")) == (30.0, 0.0, 20.0)
+        assert kept(here) == recounted(here)
+
+    def test_rows_of_a_peer_replace_those_from_before(self) -> None:
+        """The client was given back there, and has returned."""
+        here, there = self.silent(), ledger("there")
+        report(there, "r", 11, reported(BOB, 3.0), reported("ns/t/*", 20.0))
+        here.merge(there.delta())
+        assert (here.served(ALICE), here.served(BOB)) == (30.0, 3.0)
+        assert kept(here) == recounted(here)
+
     def test_an_answer_to_an_earlier_question_is_not_the_last(self) -> None:
         here = self.silent()
         here.observe("r", since=9, sequence=9, rows=[])
