@@ -256,7 +256,7 @@ def test_one_router_counts_all_that_it_received_and_all_that_was_reported(
 
 @given(st.lists(steps, max_size=40), st.lists(st.one_of(requests, messages), max_size=40), seeds)
 @examples(300)
-def test_what_all_received_since_the_last_report_counts_though_all_before_is_dropped(
+def test_what_was_received_since_the_last_report_counts_after_a_drop(
     before: list[tuple[Any, ...]], after: list[tuple[Any, ...]], seeded: float
 ) -> None:
     history = [step for step in before if step[0] not in ("crash", "restart", "save")]

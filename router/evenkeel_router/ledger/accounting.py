@@ -158,9 +158,7 @@ class Accounting:
 
     def seed(self, client: Client, incarnation: str, *, now_s: float) -> Seed:
         """The seed of a client at an incarnation (R5)."""
-        if incarnation not in self._seeded:
-            return NO_SEED
-        if self.ledger.is_reported(incarnation, client.identity):
+        if incarnation not in self._seeded or self.ledger.is_reported(incarnation, client.identity):
             return NO_SEED
         return promise(
             self.ledger,
@@ -388,8 +386,7 @@ class Accounting:
         return len(self._open.get(incarnation, {}).get(client, ()))
 
     def keeps(self, incarnation: str, client: str) -> bool:
-        """Whether what routers received from an incarnation for a client must stay in the ledger: this router has an open request of it
-        there, or the figures of a gate are made of it."""
+        """Whether what routers received there for a client must stay: for an open request of this router, or for a gate's figures."""
         return client in self._open.get(incarnation, ()) or incarnation.startswith(UNREPORTED)
 
     def is_in_doubt(self, booking: Booking) -> bool:

@@ -340,9 +340,7 @@ def test_a_process_that_drained_and_comes_back_serves() -> None:
     assert not of.is_draining("first")
 
 
-def test_what_is_received_counts_beyond_what_was_reported_when_the_client_had_nothing_open() -> (
-    None
-):
+def test_what_is_received_counts_beyond_what_was_reported_before() -> None:
     of = books()
     meet(of, "r0", "first")
     tell(of, "first", report(A.identity, 70, 0))
