@@ -28,6 +28,7 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger, ReplicaRow
 from evenkeel_fairshare.replica.contract import ClientDeficits, Request
 from evenkeel_router.ledger.fairness import Fairness
+from evenkeel_router.ledger.maintenance import COVERED_LOOK_S
 from evenkeel_router.ledger.totals import DemandMeter
 from evenkeel_router.ledger.weights import ConfiguredWeights
 from matplotlib import pyplot
@@ -87,10 +88,11 @@ class Router:
         self.demand = DemandMeter()
         self.weights = ConfiguredWeights(TenancyConfig())
         self.live = frozenset(one.name for one in replicas)
-        self.now_s = self.forgot_s = 0.0
+        self.now_s = self.forgot_s = self.dropped_s = 0.0
 
     def received(self, replica: str, client: str, now_s: float) -> None:
         self.demand.arrived(client, now_s)
+        self.ledger.begins(replica, client)
         self.ledger.promised(replica, client, seed=0.0, tenant_seed=0.0)
         self.ledger.received(replica, client, 3.0 * TOKENS)
         self.demand.finished(client, 3.0 * TOKENS)
@@ -112,9 +114,13 @@ class Router:
             pass
         self.compactor.compact(["only"], live=self.live, now_s=now_s)
         self.compactor.collect(["only"])
+        if now_s - self.dropped_s >= COVERED_LOOK_S:
+            self.dropped_s = now_s
+            for _ in self.ledger.drop_covered(self.live, lambda *_: False):
+                pass
         if now_s - self.forgot_s >= IDLE_LOOK_S:
             self.forgot_s = now_s
-            for _ in self.ledger.forget_idle(self.live):
+            for _ in self.ledger.forget_idle(self.live, lambda *_: False):
                 pass
 
 

@@ -7,7 +7,8 @@ message follows its length in four bytes, little-endian. `evenkeel_fairshare.led
 arrays in MessagePack. A change of them needs a new `LEDGER_VERSION`.
 
 Rows travel as names and one block of little-endian doubles: a hundred thousand clients are one copy, not a million
-numbers. `Ledger.merge` checks that a block fits its names and that all numbers are finite.
+numbers. `Ledger.merge` checks that a block fits its names and that all numbers are finite. A router's row has four numbers since
+version 5: before, it had no base, which is 0 then.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from typing import Final
 
 import msgspec
 from evenkeel_fairshare.ledger import Delta, Digest
+from evenkeel_fairshare.ledger.merge_table import DOUBLE_BYTES
 
 from evenkeel_contract.messages import pack, unpack
 
 LEDGER_PATH: Final = "/v1/ledger"
-LEDGER_VERSION: Final = 4
-READABLE_VERSIONS: Final = (3, 4)
-"""Versions of deltas that are read: those of version 3, which stores may hold, lack only fields with defaults."""
+LEDGER_VERSION: Final = 5
+READABLE_VERSIONS: Final = (3, 4, 5)
+"""Versions of deltas that are read, for stores may hold them: those of version 3 lack only fields with defaults."""
+FIRST_WITH_BASES: Final = 5
+ROW_WITHOUT_BASE: Final = 3 * DOUBLE_BYTES
+"""Bytes of a router's row before `FIRST_WITH_BASES`."""
 LENGTH_BYTES: Final = 4
 """Length prefix of each message in a sequence."""
 
@@ -51,7 +56,22 @@ def decode_delta(data: bytes) -> Delta:
     """Decode a delta; raises `LedgerMessageError`."""
     what = "a ledger's delta"
     version = data[0] if data and data[0] in READABLE_VERSIONS else LEDGER_VERSION
-    return unpack(_delta, data, version, what=what, error=LedgerMessageError)
+    delta = unpack(_delta, data, version, what=what, error=LedgerMessageError)
+    return delta if version >= FIRST_WITH_BASES else _with_bases(delta)
+
+
+def _with_bases(delta: Delta) -> Delta:
+    """A delta from before version 5, with a base of 0 in each row of a router."""
+    accounts = (
+        account._replace(
+            accounts=tuple(
+                part._replace(clients=part.clients.widened(ROW_WITHOUT_BASE))
+                for part in account.accounts
+            )
+        )
+        for account in delta.replica_accounts
+    )
+    return delta._replace(replica_accounts=tuple(accounts))
 
 
 def frame(message: bytes) -> bytes:

@@ -11,7 +11,7 @@ import httpx
 from evenkeel_contract.adminstate import decode_replicas, decode_state
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import SchedulingConfig
-from evenkeel_fairshare.ledger.replica_account import REQUESTS
+from evenkeel_fairshare.ledger.replica_rows import REQUESTS
 from evenkeel_router.api import identity
 from evenkeel_router.app import Router
 from evenkeel_simulator.server.pooled import DIMENSIONS

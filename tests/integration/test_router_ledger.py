@@ -13,7 +13,7 @@ from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.key import ClientKey
 from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.routerconfig import SchedulingConfig
-from evenkeel_fairshare.ledger.replica_account import DEFICIT, NORMALISED, RUNNING, SEED, SERVICE
+from evenkeel_fairshare.ledger.replica_rows import DEFICIT, NORMALISED, RUNNING, SEED, SERVICE
 from evenkeel_router.app import Router, running
 from evenkeel_simulator.server.app import running_server
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from evenkeel_contract.ledgerwire import LEDGER_PATH, encode
 from evenkeel_contract.routerconfig import PeerConfig, ReplicaConfig, StateConfig
 from evenkeel_fairshare.ledger import NO_VERSIONS, ReplicaRow
-from evenkeel_fairshare.ledger.replica_account import REQUESTS, RUNNING
+from evenkeel_fairshare.ledger.replica_rows import REQUESTS, RUNNING
 from evenkeel_router.app import Router, running
 from evenkeel_simulator.server.app import running_server
 

@@ -71,9 +71,12 @@ async def test_after_a_silence_all_rows_of_a_replica_are_asked_for_anew(
             await asyncio.sleep(1.0)
             # Meanwhile the replica gave the row back, and removed its mark.
             told.answer = report("first", 9, 5, client("ns/acme/*", 10.0))
+            await until(lambda: told.questions[-1].since == 0, "a question for all rows")
+            counted = [ledger.served(f"ns/acme/{name}") for name in ("chat", "*")]
+            assert counted == [10.0, 0.0], "once, by the name that is known"
+            told.answer = report("first", 9, 0, client("ns/acme/*", 10.0))
             await until(lambda: ledger.served("ns/acme/*") == 10.0, "the rest row")
             assert ledger.served("ns/acme/chat") == 0.0
-            await until(lambda: told.questions[-1].since == 0, "a question for all rows")
 
 
 async def test_a_share_of_requests_without_client_keys_is_shown(

@@ -10,13 +10,13 @@ from evenkeel_contract.reportbook import Accounts, News, ReportBook
 from evenkeel_contract.reports import IDLE_LOOK_S, REPORT_VERSION, ReportRequest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.ledger import CompactionRules, Compactor, Delta, Ledger
-from evenkeel_fairshare.ledger.replica_account import ReplicaRow, tenant_of
+from evenkeel_fairshare.ledger.replica_rows import ReplicaRow, tenant_of
 from evenkeel_fairshare.replica.contract import ClientDeficits, Request
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.ledger_worlds import kept, ledger, merged, recounted, whole
+from tests.support.ledger_worlds import kept, ledger, look, merged, nothing_open, recounted, whole
 
 NAMES = [f"ns/{tenant}/c{n}" for tenant in ("t", "u") for n in range(3)]
 ROUTERS = ("a", "b")
@@ -71,6 +71,7 @@ class World:
         """A request runs to its end, and a router receives its answer."""
         request = Request(client, client, tenant_of(client), 0.0, tokens, 9)
         request.extend_tokens = tokens
+        self.ledgers[router].begins(at, client)
         accounts = self.replicas[at].accounts
         self.replicas[at].admitted += 1
         accounts.admitted(request, charged=True)
@@ -103,6 +104,10 @@ class World:
             taker.observe(at, since=report.sequence, sequence=report.sequence, rows=[row])
             self.checked()
         taker.observe(at, since=report.since, sequence=report.sequence, rows=())
+
+    def drop(self, router: str) -> None:
+        """A router looks at what reports cover."""
+        look(self.ledgers[router], REPLICAS)
 
     def keep(self, router: str) -> None:
         """A store keeps a copy of a ledger."""
@@ -144,7 +149,7 @@ class World:
         self.settle()
         if self.halves % 2 == 0:
             for one in self.ledgers.values():
-                for _ in one.forget_idle(REPLICAS):
+                for _ in one.forget_idle(REPLICAS, nothing_open):
                     pass
 
     def idle(self) -> None:
@@ -174,6 +179,7 @@ steps = st.one_of(
     st.tuples(st.just("owe"), places, clients, st.integers(0, 2)),
     st.tuples(st.just("report"), places, routers),
     st.tuples(st.just("exchange"), routers),
+    st.tuples(st.just("drop"), routers),
     st.tuples(st.just("keep"), routers),
     st.tuples(st.just("return_late"), routers),
     st.tuples(st.just("restart"), routers),

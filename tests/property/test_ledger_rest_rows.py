@@ -10,13 +10,13 @@ from evenkeel_contract.reports import REPORT_VERSION, ReportRequest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.ledger import CompactionRules, Compactor, Ledger
 from evenkeel_fairshare.ledger.closing import EqualWeights, close, finish
-from evenkeel_fairshare.ledger.replica_account import ReplicaRow, tenant_of
+from evenkeel_fairshare.ledger.replica_rows import ReplicaRow, tenant_of
 from evenkeel_fairshare.replica.contract import ClientDeficits, Request
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.ledger_worlds import RULES, kept, ledger, merged, recounted, row, whole
+from tests.support.ledger_worlds import RULES, kept, ledger, look, merged, recounted, row, whole
 
 MOST = 3
 """Clients with their own totals at the replica."""
@@ -37,6 +37,7 @@ class World:
 
     def serve(self, client: str, router: str, tokens: int) -> None:
         """A request runs to its end, and a router receives its answer."""
+        self.ledgers[router].begins("r", client)
         request = Request(client, client, tenant_of(client), 0.0, tokens, 9)
         request.extend_tokens = tokens
         self.accounts.admitted(request, charged=True)
@@ -66,6 +67,10 @@ class World:
         here = self.ledgers[taker]
         here.merge(self.ledgers[giver].delta(here.digest()))
 
+    def drop(self, router: str) -> None:
+        """A router looks at what reports cover."""
+        look(self.ledgers[router], ("r",))
+
     def refresh(self) -> None:
         for name, one in self.ledgers.items():
             self.total[name] += sum(one.grown().values())
@@ -84,6 +89,7 @@ steps = st.one_of(
     st.tuples(st.just("wait"), clients, st.integers(0, 2)),
     st.tuples(st.just("report"), routers),
     st.tuples(st.just("exchange"), routers),
+    st.tuples(st.just("drop"), routers),
     st.tuples(st.just("refresh")),
 )
 

@@ -9,6 +9,8 @@ from evenkeel_contract import ledgerwire
 from evenkeel_contract.ledgerwire import LedgerMessageError, decode_delta, decode_digest
 from evenkeel_contract.messages import pack
 from evenkeel_fairshare.ledger import Compactor, Delta, Digest, ReplicaRow
+from evenkeel_fairshare.ledger.account_deltas import RouterAccountDelta
+from evenkeel_fairshare.ledger.merge_table import Rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,11 +148,35 @@ def test_versions_that_are_not_finite_are_refused_and_change_nothing(head: float
     assert content(there) == content(ledger("router-2"))
 
 
-def test_a_store_of_the_version_before_is_read():
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_store_of_an_earlier_version_is_read(version: int) -> None:
+    """Routers' rows had no base, and deltas of version 3 no revision."""
     here, there = full_ledger(), ledger("router-2")
     for part in here.parts():
-        there.merge(decode_delta(pack(3, part[:-2])))
+        accounts = tuple(
+            account._replace(accounts=tuple(map(_without_bases, account.accounts)))
+            for account in part.replica_accounts
+        )
+        older = part._replace(replica_accounts=accounts)
+        there.merge(decode_delta(pack(version, older[:-2] if version == 3 else older)))
     assert content(there) | {"adopted": 0} == content(here) | {"adopted": 0}
+
+
+def _without_bases(account: RouterAccountDelta) -> RouterAccountDelta:
+    names, cells = account.clients
+    rows = (cells[at : at + 24] for at in range(0, len(cells), 32))
+    return account._replace(clients=Rows(names, b"".join(rows)))
+
+
+def test_a_base_survives_the_wire() -> None:
+    here, there = ledger("router-1"), ledger("router-2")
+    here.observe("one", since=0, sequence=1, rows=[ReplicaRow(BOB, service=30)])
+    here.begins("one", BOB)
+    here.received("one", BOB, 5)
+    (account,) = here.delta().replica_accounts
+    nothing_reported = account._replace(head=0.0, clients=Rows(), tenants=Rows())
+    there.merge(sent(here.delta()._replace(replica_accounts=(nothing_reported,))))
+    assert there.served(BOB) == 35
 
 
 @pytest.mark.parametrize("decode", [decode_delta, decode_digest])

@@ -275,6 +275,8 @@ class DlpmReplica:
 
 LOST_STEPS = 12
 """Steps of which a client receives nothing when it loses what a crash destroys."""
+LOOK_CHANCE = 0.2
+"""How often a router looks at what reports cover after a step of a replica."""
 
 
 class Fleet:
@@ -383,12 +385,18 @@ class Fleet:
     def progress(self, name: str, favourite: str | None = None) -> None:
         """One step of one replica; its routers receive, and some of them get a report."""
         replica = self.live[name]
+        for client in replica.clients:
+            for ledger in self.ledgers:
+                ledger.begins(name, client)
         replica.progress(self.rng, favourite)
         for client, known in replica.clients.items():
             self._receive(name, client, known)
         for ledger in self.ledgers:
             if self.rng.random() < self._report_chance:
                 self.report(name, ledger)
+            if self.rng.random() < LOOK_CHANCE:
+                for _ in ledger.drop_covered(self.live, lambda *_: False):
+                    pass
 
     def report(self, name: str, ledger: Ledger) -> None:
         replica = self.live[name]

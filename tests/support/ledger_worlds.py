@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from evenkeel_fairshare.ledger import (
     CarryRules,
@@ -14,6 +14,7 @@ from evenkeel_fairshare.ledger import (
 )
 from evenkeel_fairshare.ledger.merge_table import MergeTable
 from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
+from evenkeel_fairshare.ledger.replica_rows import BASE, SERVICE
 from evenkeel_fairshare.ledger.router_account import RouterAccount
 
 RULES = CarryRules(quantum=100.0, overshoot=500.0)
@@ -52,6 +53,27 @@ def full_ledger(router: str = "router-1") -> Ledger:
     here.closed("gone")
     Compactor(here).compact([router], live=["alive"], now_s=0)
     return here
+
+
+def nothing_open(incarnation: str, client: str) -> bool:
+    """Where requests run to their end at once."""
+    return False
+
+
+def look(
+    at: Ledger, live: Collection[str], is_open: Callable[[str, str], bool] = nothing_open
+) -> None:
+    """The look at what reports cover: it changes no service."""
+    before = dict(at.service)
+    for _ in at.drop_covered(live, is_open):
+        pass
+    assert at.service == before
+    assert kept(at) == recounted(at)
+
+
+def stated(by: RouterAccount, client: str) -> tuple[float, float] | None:
+    """What a router's row of a client says: its base, and the service received beyond it."""
+    return by.clients.pair(client, BASE, SERVICE)
 
 
 def whole(of: Ledger) -> list[Delta]:

@@ -1,7 +1,7 @@
 """Service of all clients over all replicas and routers (design §4, R3 to R6).
 
-`merge_table` → `replica_account` (one incarnation) → `closing` (its end) → `closed_totals` and `compaction` (ended incarnations) →
-`exchange` (its messages) → `ledger` (the whole state, service for metrics) → `balances` (seeds).
+`merge_table` → `router_account` → `counted_account` → `replica_account` (one incarnation) → `closing` (its end) → `closed_totals` and
+`compaction` (ended incarnations) → `exchange` (its messages) → `ledger` (the whole state, service for metrics) → `balances` (seeds).
 docs/design/0003-hierarchical-counters.md has the model and the proofs.
 """
 
@@ -10,7 +10,7 @@ from evenkeel_fairshare.ledger.closing import CarryRules, EqualWeights, Weights
 from evenkeel_fairshare.ledger.compaction import CompactionRules, Compactor
 from evenkeel_fairshare.ledger.exchange import NO_VERSIONS, Delta, Digest, Progress
 from evenkeel_fairshare.ledger.ledger import Ledger
-from evenkeel_fairshare.ledger.replica_account import ReplicaRow, tenant_of
+from evenkeel_fairshare.ledger.replica_rows import ReplicaRow, tenant_of
 
 __all__ = [
     "NO_VERSIONS",

@@ -16,12 +16,12 @@ from math import nan
 
 from evenkeel_fairshare.ledger.closing import CarryRules
 from evenkeel_fairshare.ledger.ledger import Ledger
-from evenkeel_fairshare.ledger.replica_account import (
+from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
+from evenkeel_fairshare.ledger.replica_rows import (
     DEFICIT,
     PROMISED,
     TENANT_DEFICIT,
     TENANT_PROMISED,
-    ReplicaAccount,
     tenant_of,
 )
 

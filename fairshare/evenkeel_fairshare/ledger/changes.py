@@ -90,7 +90,7 @@ class Changes:
 class Demand:
     """The requested rates of clients at one router (design §6)."""
 
-    rates: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=1))
+    rates: MergeTable = field(default_factory=lambda: MergeTable(columns=1))
     head: float = 0.0
     """Rounds of rates that are here."""
 

@@ -2,7 +2,7 @@
 
 Two sums that share an incarnation cannot be merged. So one router at a time writes the next numbered version, and the higher
 version replaces the lower as a whole. Replica accounts in a version are kept until every router has that version (`compaction`).
-All other parts of the ledger merge by maximum.
+All other parts of the ledger merge row by row: the later one counts.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class ClosedTotals:
     rank: Rank = NOTHING_CLOSED
     lineage: list[Rank] = field(default_factory=lambda: [NOTHING_CLOSED])
     """The versions that this one continues, itself last."""
-    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=3))
-    tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=3))
+    clients: MergeTable = field(default_factory=lambda: MergeTable(columns=3))
+    tenants: MergeTable = field(default_factory=lambda: MergeTable(columns=3))
     """Carried balances of tenants, and the service of their clients that were aged out."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Clients aged out within the lineage, and the height of that version."""

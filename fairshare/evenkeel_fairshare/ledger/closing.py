@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from evenkeel_fairshare.bounds import DeficitRange
 from evenkeel_fairshare.ledger.merge_table import MergeTable
-from evenkeel_fairshare.ledger.replica_account import (
+from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
+from evenkeel_fairshare.ledger.replica_rows import (
     DEFICIT,
     MARKED_DEFICIT,
     MARKED_QUEUED,
@@ -28,7 +29,6 @@ from evenkeel_fairshare.ledger.replica_account import (
     TENANT_DEFICIT,
     TENANT_SEED,
     WAITING,
-    ReplicaAccount,
     tenant_of,
 )
 

@@ -28,14 +28,8 @@ from evenkeel_fairshare.ledger.closed_totals import (
 )
 from evenkeel_fairshare.ledger.closing import STRIDE, Closing, finish
 from evenkeel_fairshare.ledger.ledger import Ledger
-from evenkeel_fairshare.ledger.replica_account import (
-    DEFICIT,
-    NORMALISED,
-    REST,
-    SEED,
-    ReplicaAccount,
-    tenant_of,
-)
+from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
+from evenkeel_fairshare.ledger.replica_rows import DEFICIT, NORMALISED, REST, SEED, tenant_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,16 @@ them: of each client once, however many requests it had.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from math import isfinite
 from typing import Final
 
 from evenkeel_fairshare.ledger.changes import Changes
 from evenkeel_fairshare.ledger.closed_totals import ClosedTotals
-from evenkeel_fairshare.ledger.replica_account import Grown, ReplicaAccount
+from evenkeel_fairshare.ledger.closing import STRIDE
+from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
+from evenkeel_fairshare.ledger.replica_rows import Grown
 
 ROUNDING: Final = 1e-9
 """A sum that falls by this part of what is taken away, or to less, is zero: sums of floats are inexact."""
@@ -35,6 +39,10 @@ class CountedService:
         self._arrivals = 0
         """Number of accounts that were added or removed."""
         self._changes = Changes()
+        self.live: frozenset[str] = frozenset()
+        """Incarnations that this router takes for alive. Peers get them; no figure here depends on them."""
+        self._looks = (0, 0)
+        """Revisions at the look before last at what reports cover, and at the last one."""
 
     @property
     def replica_accounts(self) -> dict[str, ReplicaAccount]:
@@ -78,10 +86,46 @@ class CountedService:
         if len(uncounted) >= MOST_UNCOUNTED:
             self._count_received()
 
+    def begins(self, incarnation: str, client: str) -> None:
+        """This router is about to send a request to the incarnation, and has no other request of the client open there (R3)."""
+        account = self._accounts.get(incarnation)
+        if account is None:
+            return
+        own = account.accounts.get(self.router)
+        if own is not None and client in own.clients:
+            return
+        # What is not counted yet may be in the last report already, so it must not be added to that.
+        if (incarnation, client) not in self._uncounted:
+            account.begins(self.router, client)
+
+    def drop_covered(
+        self, live: Collection[str], keeps: Callable[[str, str], bool]
+    ) -> Iterator[None]:
+        """Drop what routers received, where reports have it, too, in steps. Each call looks at the rows that changed between the two
+        calls before. No service changes with it. `keeps`: whether the rows of a client at an incarnation must stay, since this
+        router has an open request of it there, or writes both sides."""
+        self._count_received()
+        self._changes.number(self.live)
+        changed = self._changes.since(self._looks[0])
+        self._looks = self._looks[1], self._changes.revision
+        for incarnation in changed:
+            account = self.replica_accounts.get(incarnation)
+            if account is None or incarnation not in live or account.closed_by:
+                continue  # what has ended stays as it is
+            heads = {router: one.looks[1] for router, one in account.accounts.items()}
+            names = list(dict.fromkeys(n for one in account.accounts.values() for n in one.look()))
+            size = max(1, STRIDE // len(account.accounts)) if names else 1
+            for at in range(0, len(names), size):
+                yield
+                if account.closed_by or self.replica_accounts.get(incarnation) is not account:
+                    break
+                piece = names[at : at + size]
+                self.grow(account.drop_covered(piece, heads, partial(keeps, incarnation)))
+
     def is_reported(self, incarnation: str, client: str) -> bool:
         """Whether the replica has a row of the client."""
         account = self._accounts.get(incarnation)
-        return account is not None and client in account.clients
+        return account is not None and account.knows(client)
 
     def _count(self, incarnation: str, grown: Grown) -> None:
         """Rows of clients at an incarnation changed. Closed totals that contain it do not change with it."""

@@ -5,7 +5,7 @@ repeated or late messages do no harm. The asker remembers how far it has read ea
 costs what changed; without it, it sends the versions of all accounts.
 
 State = closed totals × replica accounts × demand × the version of closed totals at each router. Closed totals are a chain, and all
-other parts merge by maximum, so `merge` is always commutative, associative and idempotent. The protocol of `compaction` ensures that
+other parts merge row by row, so `merge` is always commutative, associative and idempotent. The protocol of `compaction` ensures that
 each incarnation counts exactly once.
 
 Liveness is not part of the ledger. Functions that need it take `live`, the incarnations that the caller takes for alive. So two
@@ -14,8 +14,9 @@ routers may differ for a while without changing each other's state.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from functools import partial
 from math import floor
 
 from evenkeel_fairshare.ledger.account_deltas import ReplicaAccountDelta, ReplicaAccountDigest
@@ -43,14 +44,8 @@ from evenkeel_fairshare.ledger.exchange import (
     Progress,
     check_finite,
 )
-from evenkeel_fairshare.ledger.replica_account import (
-    PROMISED,
-    SERVICE,
-    Grown,
-    ReplicaAccount,
-    ReplicaRow,
-    tenant_of,
-)
+from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
+from evenkeel_fairshare.ledger.replica_rows import PROMISED, SERVICE, Grown, ReplicaRow, tenant_of
 
 
 class Ledger(CountedService):
@@ -68,8 +63,6 @@ class Ledger(CountedService):
         """Routers of the service, this one included; `compaction` sets it."""
         self.members_of: dict[str, frozenset[str]] = {}
         """Router → its `members`, as it reported them itself."""
-        self.live: frozenset[str] = frozenset()
-        """Incarnations that this router takes for alive. Peers get them; no figure here depends on them."""
         self.live_of: dict[str, frozenset[str]] = {}
         """Router → its `live`, as it reported it itself."""
         self.live_changes = 0
@@ -121,13 +114,17 @@ class Ledger(CountedService):
         """Forget the rows of a replica that was not heard for long, or by an earlier process only: it is asked for all of them."""
         self._forgot(incarnation, self._account_of(incarnation).reread())
 
-    def forget_idle(self, live: Collection[str]) -> Iterator[None]:
-        """Give back the memory of clients that had no change since the last call, in steps: call it once in an idle period."""
+    def forget_idle(
+        self, live: Collection[str], keeps: Callable[[str, str], bool]
+    ) -> Iterator[None]:
+        """Give back the memory of clients that had no change since the last call, in steps: call it once in an idle period, like
+        `drop_covered`."""
         known, self._known_before = self._known_before, {}
         for incarnation, account in list(self.open_accounts()):
             if incarnation in live and not account.closed_by:
-                if incarnation in known:
-                    self._forgot(incarnation, account.forget_idle(known[incarnation]))
+                if before := known.get(incarnation):
+                    grown = account.forget_idle(before, partial(keeps, incarnation))
+                    self._forgot(incarnation, grown)
                 self._known_before[incarnation] = account.digest()
                 yield
 

@@ -1,17 +1,18 @@
 """Tables of rows by name that merge in any order, also with repeated or lost messages (design R3).
 
-A row is (version, totals…, state…). Its join takes the maximum of every total, and the state of the later row: by version,
-among equal versions by value. Both are semilattices, so the join of rows is commutative, associative and idempotent.
+A row is (version, numbers…), and of two rows the later one counts: by version, among equal versions by value. That is a chain, so the
+join of rows is commutative, associative and idempotent.
 
 Cells are in one flat array of doubles, because a fleet may have millions of rows. The dictionary of slots is in the order of change,
-so that the latest changes come first.
+so that the latest changes come first. The cells of removed rows are used again, and once there are more of them than rows, the array is
+made anew: so removing rows takes time in proportion to their number.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from sys import byteorder, intern
 from typing import Final, NamedTuple
@@ -32,6 +33,11 @@ class Rows(NamedTuple):
         cells = b"".join(self.cells[at * size : (at + 1) * size] for at in places)
         return Rows(tuple(self.names[at] for at in places), cells)
 
+    def widened(self, size: int) -> Rows:
+        """The rows with one more number each, 0. `size`: bytes of a row here."""
+        pieces = (self.cells[at : at + size] for at in range(0, len(self.cells), size))
+        return Rows(self.names, b"".join(piece + bytes(DOUBLE_BYTES) for piece in pieces))
+
     def split(self, rows: int) -> list[Rows]:
         """Pieces of at most `rows` rows; at least one piece, which may be empty."""
         if len(self.names) <= rows:
@@ -44,28 +50,29 @@ class Rows(NamedTuple):
 
 
 class MergeTable:
-    """Rows of `1 + totals + state` doubles by name."""
+    """Rows of doubles by name: a version, then `columns` numbers."""
 
     __slots__ = (
         "_cells",
         "_forgotten",
+        "_free",
         "_in_order",
         "_newest",
         "_nothing",
         "_slots",
-        "_totals",
         "width",
     )
 
-    def __init__(self, *, totals: int, state: int) -> None:
-        self.width = 1 + totals + state
-        self._totals = totals
+    def __init__(self, *, columns: int) -> None:
+        self.width = 1 + columns
         self._slots: dict[str, int] = {}
         self._cells = array("d")
         self._nothing = (0.0,) * self.width
         self._newest = 0.0
         self._in_order = True
         """Whether `_slots` runs from the oldest version to the newest."""
+        self._free: list[int] = []
+        """Where cells of removed rows begin."""
         self._forgotten = -math.inf
         """Rows up to this version were all here once, and are not taken again: some of them were forgotten."""
 
@@ -93,12 +100,17 @@ class MergeTable:
         start = self._slots.get(name)
         return default if start is None else self._cells[start + column]
 
+    def pair(self, name: str, first: int, second: int) -> tuple[float, float] | None:
+        """Two numbers of a row, or None."""
+        start = self._slots.get(name)
+        return None if start is None else (self._cells[start + first], self._cells[start + second])
+
     def copy(self) -> MergeTable:
         """A copy, much faster than `put` of every row."""
-        other = MergeTable(totals=self._totals, state=self.width - 1 - self._totals)
+        other = MergeTable(columns=self.width - 1)
         other._slots, other._cells = self._slots.copy(), self._cells[:]
         other._newest, other._in_order = self._newest, self._in_order
-        other._forgotten = self._forgotten
+        other._forgotten, other._free = self._forgotten, self._free[:]
         return other
 
     def put(self, name: str, row: Sequence[float]) -> bool:
@@ -117,8 +129,7 @@ class MergeTable:
         cells = self._cells
         start = self._slots.pop(name, None)
         if start is None:
-            start, name = len(cells), intern(name)
-            cells.extend(self._nothing)
+            start, name = self._room(), intern(name)
         cells[start + column] += amount
         cells[start] = version
         self._slots[name] = start  # the newest
@@ -162,6 +173,13 @@ class MergeTable:
         older = takewhile(lambda item: cells[item[1]] <= version, self._slots.items())
         return [name for name, _ in older]
 
+    def between(self, above: float, version: float) -> list[str]:
+        """The names of the rows with a version above `above`, up to `version`, newest first. It passes over the newer rows."""
+        self._sort()
+        cells = self._cells
+        newer = takewhile(lambda item: cells[item[1]] > above, reversed(self._slots.items()))
+        return [name for name, start in newer if cells[start] <= version]
+
     def _sort(self) -> None:
         if not self._in_order:
             self._slots = dict(sorted(self._slots.items(), key=lambda item: self._cells[item[1]]))
@@ -178,10 +196,12 @@ class MergeTable:
             out.byteswap()
         return Rows(picked, out.tobytes())
 
-    def clear(self, name: str, column: int) -> None:
-        """Set a number of a row to zero. The row is not taken again in that version: only where all versions up to it have been here."""
+    def replace(self, name: str, numbers: Mapping[int, float]) -> None:
+        """Replace numbers of a row, by column. The row is not taken again in that version: only where all versions up to it have been
+        here."""
         start = self._slots[name]
-        self._cells[start + column] = 0.0
+        for column, number in numbers.items():
+            self._cells[start + column] = number
         self._forgotten = max(self._forgotten, self._cells[start])
 
     def complete_to(self, version: float) -> None:
@@ -197,17 +217,31 @@ class MergeTable:
 
     def drop(self, names: Iterable[str]) -> None:
         """Remove rows. This is not a merge: only for rows that no peer sends again."""
-        gone = set(names) & self._slots.keys()
-        if not gone:
-            return
-        # All cells move together: holes would keep the memory of dropped rows.
+        for name in names:
+            start = self._slots.pop(name, None)
+            if start is not None:
+                self._free.append(start)
+        if len(self._free) > len(self._slots):
+            self._close_holes()
+
+    def _close_holes(self) -> None:
         kept = array("d")
         slots: dict[str, int] = {}
         for name, start in self._slots.items():
-            if name not in gone:
-                slots[name] = len(kept)
-                kept.extend(self._cells[start : start + self.width])
-        self._slots, self._cells = slots, kept
+            slots[name] = len(kept)
+            kept.extend(self._cells[start : start + self.width])
+        self._slots, self._cells, self._free = slots, kept, []
+
+    def _room(self) -> int:
+        """Where the cells of a new row begin; they are zeros."""
+        if not self._free:
+            start = len(self._cells)
+            self._cells.extend(self._nothing)
+            return start
+        start = self._free.pop()
+        for column in range(self.width):
+            self._cells[start + column] = 0.0
+        return start
 
     def _join(self, name: str, cells: array[float], at: int) -> bool:
         new = cells[at : at + self.width]
@@ -216,16 +250,11 @@ class MergeTable:
         start = self._slots.get(name)
         if start is None:
             # One string per name over all tables: a client is in the table of every incarnation.
-            self._slots[intern(name)] = len(self._cells)
-            self._cells.extend(new)
+            start = self._slots[intern(name)] = self._room()
+            self._cells[start : start + self.width] = new
         else:
-            old = self._cells[start : start + self.width]
-            if old == new:
-                return False
-            # The join may equal the old row: messages repeat, and come late.
-            new = _join_rows(old, new, self._totals)
-            if old == new:
-                return False
+            if new <= self._cells[start : start + self.width]:
+                return False  # messages repeat, and come late
             self._cells[start : start + self.width] = new
             del self._slots[name]
             self._slots[intern(name)] = start  # the newest
@@ -243,15 +272,3 @@ def _check_finite(cells: array[float]) -> None:
     # A sum is finite only if all of its terms are: one pass in C.
     if not math.isfinite(sum(cells)):
         raise ValueError("a row holds a number that is not finite, or absurdly large")
-
-
-def _join_rows(old: array[float], new: array[float], totals: int) -> array[float]:
-    first_state = 1 + totals
-    if new[0] == old[0]:
-        later = new if new[first_state:] > old[first_state:] else old
-    else:
-        later = new if new[0] > old[0] else old
-    joined = later[:]
-    for i in range(1, first_state):
-        joined[i] = max(old[i], new[i])
-    return joined

@@ -21,7 +21,7 @@ from evenkeel_contract.queueorder import DEFAULT_ORDER
 from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import ReplicaRow
-from evenkeel_fairshare.ledger.replica_account import WAITING
+from evenkeel_fairshare.ledger.replica_rows import WAITING
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, UnchargedPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.order import ORDERS

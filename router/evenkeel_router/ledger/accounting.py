@@ -19,7 +19,7 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, promise
-from evenkeel_fairshare.ledger.replica_account import REQUESTS, REST, RUNNING, SERVICE, WAITING
+from evenkeel_fairshare.ledger.replica_rows import REQUESTS, REST, RUNNING, SERVICE, WAITING
 
 from evenkeel_router.api.identity import WHOLE, Client, Paid
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
@@ -158,9 +158,7 @@ class Accounting:
 
     def seed(self, client: Client, incarnation: str, *, now_s: float) -> Seed:
         """The seed of a client at an incarnation (R5)."""
-        if incarnation not in self._seeded:
-            return NO_SEED
-        if self.ledger.is_reported(incarnation, client.identity):
+        if incarnation not in self._seeded or self.ledger.is_reported(incarnation, client.identity):
             return NO_SEED
         return promise(
             self.ledger,
@@ -308,6 +306,8 @@ class Accounting:
         if incarnation:
             at = self._open.setdefault(incarnation, {})
             of_client = at.setdefault(client.identity, {})
+            if not of_client and not incarnation.startswith(UNREPORTED):
+                self.ledger.begins(incarnation, client.identity)
             of_client[number] = None
             if sequences > 1:
                 self._bookings += sequences - 1
@@ -384,6 +384,10 @@ class Accounting:
     def open_at(self, incarnation: str, client: str) -> int:
         """Number of the sequences that this router has open for a client at an incarnation."""
         return len(self._open.get(incarnation, {}).get(client, ()))
+
+    def keeps(self, incarnation: str, client: str) -> bool:
+        """Whether what routers received there for a client must stay: for an open request of this router, or for a gate's figures."""
+        return client in self._open.get(incarnation, ()) or incarnation.startswith(UNREPORTED)
 
     def is_in_doubt(self, booking: Booking) -> bool:
         """Whether no report shows what the replica has of the request's client."""

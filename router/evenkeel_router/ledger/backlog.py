@@ -12,13 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from evenkeel_fairshare.cost import FIRST_COST
-from evenkeel_fairshare.ledger.replica_account import (
-    REQUESTS,
-    RUNNING,
-    SERVICE,
-    WAITING,
-    ReplicaAccount,
-)
+from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
+from evenkeel_fairshare.ledger.replica_rows import REQUESTS, RUNNING, SERVICE, WAITING
 
 MEMORY_S: Final = 60.0
 """Time constant of the mean: about as long as the window over which shares are compared."""

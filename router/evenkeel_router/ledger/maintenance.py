@@ -1,7 +1,7 @@
 """Periodic work on the ledger: close departed incarnations, compact, compute fairness, publish demand (design R3, R6).
 
-Cheap work runs every second, compaction every ten: it must be rarer than reports. Memory of idle clients is given back every five
-minutes. All of it runs in steps between which requests are served.
+Cheap work runs every second, compaction every ten: it must be rarer than reports. What routers received is dropped once reports have it,
+with a look every half minute, and memory of idle clients is given back every five. All of it runs in steps between which requests are served.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from evenkeel_fairshare.ledger.closed_totals import NOTHING_CLOSED
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.settings import Timing
 
+COVERED_LOOK_S: Final = 30.0
+"""How often this router drops what routers received and reports have had since the last such look."""
 DEMAND_INTERVAL_S: Final = 5.0
 DEMAND_PIECE: Final = 500
 FIRST_TOTALS_SETTLES: Final = 10
@@ -49,15 +51,14 @@ class LedgerMaintenance:
     async def run(self) -> None:
         """Run until cancelled."""
         timing, now = self._timing, asyncio.get_running_loop().time
-        began_s = compacted_s = forgot_s = now()
+        began_s = compacted_s = forgot_s = dropped_s = now()
+        ledger, accounting = self._service_ledger.ledger, self._service_ledger.accounting
         while True:
             await asyncio.sleep(timing.report_interval_s)
             members, now_s = self._members(), now()
             if members is not None:
-                self._service_ledger.ledger.members = members
-                self._service_ledger.accounting.close(
-                    now_s, settled=now_s - began_s >= timing.settle_s
-                )
+                ledger.members = members
+                accounting.close(now_s, settled=now_s - began_s >= timing.settle_s)
             await compute_closings(self._service_ledger)
             if (
                 members is not None
@@ -66,10 +67,12 @@ class LedgerMaintenance:
             ):
                 compacted_s = now_s
                 await self._compact(members, now_s)
+            if now_s - dropped_s >= COVERED_LOOK_S:
+                dropped_s = now_s
+                await _in_steps(ledger.drop_covered(accounting.alive, accounting.keeps))
             if now_s - forgot_s >= IDLE_LOOK_S:
                 forgot_s = now_s
-                ledger = self._service_ledger.ledger
-                await _in_steps(ledger.forget_idle(self._service_ledger.accounting.alive))
+                await _in_steps(ledger.forget_idle(accounting.alive, accounting.keeps))
 
     def _knows_the_past(self, running_s: float) -> bool:
         """Whether the store was read and every replica was asked: the first closed totals fix which seeds are older (R8)."""

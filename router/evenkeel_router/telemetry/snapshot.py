@@ -15,7 +15,7 @@ from evenkeel_contract import adminstate
 from evenkeel_contract.adminstate import NOTHING_HERE, Here, fields_of
 from evenkeel_contract.routerconfig import PrefixMode, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
-from evenkeel_fairshare.ledger.replica_account import (
+from evenkeel_fairshare.ledger.replica_rows import (
     DEFICIT,
     RUNNING,
     SERVICE,

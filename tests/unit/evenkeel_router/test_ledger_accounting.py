@@ -11,11 +11,13 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
-from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger
+from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger, ReplicaRow
 from evenkeel_router.api.identity import UNPAID, WHOLE, Client, Paid, client_of
 from evenkeel_router.ledger import accounting
 from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
+
+from tests.support.ledger_worlds import stated
 
 TENANT = TenantConfig(
     namespace="ns", name="t", weight=2, clients=(ClientConfig(name="a", weight=4),)
@@ -336,3 +338,42 @@ def test_a_process_that_drained_and_comes_back_serves() -> None:
     assert of.is_draining("first"), "what waits there is moved"
     meet(of, "r0", "first", 2.0)
     assert not of.is_draining("first")
+
+
+def test_what_is_received_counts_beyond_what_was_reported_before() -> None:
+    of = books()
+    meet(of, "r0", "first")
+    tell(of, "first", report(A.identity, 70, 0))
+    one = sent(of)
+    tell(of, "first", report(A.identity, 80, 0), sequence=2)  # a part of it
+    other = sent(of)
+    assert of.keeps("first", A.identity)
+    of.ended(one, Usage(10, 0, 5))
+    of.ended(other, Usage(10, 0, 0))
+    assert not of.keeps("first", A.identity)
+    own = of.ledger.replica_accounts["first"].accounts["here"]
+    assert stated(own, A.identity) == (70.0, 30.0)
+    assert of.ledger.served(A.identity) == 100.0
+
+
+def test_a_report_of_a_part_of_an_open_request_is_no_base() -> None:
+    of = books()
+    of.meets("r0", "first", policy="LPM", now_s=0.0)
+    one = sent(of)
+    tell(of, "first", report(A.identity, 15, 0))
+    other = sent(of)
+    of.ended(one, Usage(10, 0, 5))
+    of.ended(other, Usage(10, 0, 0))
+    assert stated(of.ledger.replica_accounts["first"].accounts["here"], A.identity) == (0.0, 30.0)
+    assert of.ledger.served(A.identity) == 30.0
+
+
+def test_what_is_received_where_a_gate_reports_is_all_that_counts() -> None:
+    """The router writes both sides there, and its own total must not begin anew."""
+    of = books()
+    of.meets_unreported("r0", 0.0)
+    name = of.unreported("r0")
+    of.ledger.observe(name, since=0, sequence=1, rows=[ReplicaRow(A.identity, 9.0, 9.0, 1)])
+    of.ended(sent(of), Usage(10, 0, 5))
+    assert of.received(name, A.identity) == 20.0 == of.ledger.served(A.identity)
+    assert of.keeps(name, A.identity)

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 from evenkeel_contract.reports import ClientReport, unserved
+from evenkeel_contract.routerconfig import TenantConfig
 from evenkeel_fairshare.ledger import Ledger
+from evenkeel_router.api.identity import UNPAID, client_of
 from evenkeel_router.ledger import maintenance as module
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, compute_closings
 from evenkeel_router.ledger.persistence import Persistence
@@ -93,6 +95,34 @@ async def test_rows_that_a_replica_gave_back_go_while_it_lives(
     assert set(account.clients) == {"ns/t/d", "ns/t/*"}
     assert not account.accounts[ledger.router].clients
     assert ledger.served("ns/t/*") == 9.0
+
+
+async def test_what_routers_received_goes_once_a_report_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "COVERED_LOOK_S", 0.02)
+    rooms, maintenance = maintained(lambda: True)
+    accounting, ledger = rooms.service_ledger.accounting, rooms.service_ledger.ledger
+    accounting.meets("r0", "lives", policy="DLPM", now_s=0.0)
+    accounting.meets_unreported("r1", 0.0)
+    gate = accounting.unreported("r1")
+    tenant = TenantConfig(namespace="ns", name="t")
+    runs, ended = client_of(tenant, "runs"), client_of(tenant, "ended")
+    for client in (runs, ended):
+        for name in ("lives", gate):
+            ledger.received(name, client.identity, 9.0)
+            row = ClientReport(client.identity, 0, 0, 0, 9.0, 9.0, 9.0, 1, 0.0, 0.0, 0, 0)
+            at = int(ledger.sequence(name))
+            accounting.observe(name, [row], policy="DLPM", sequence=at + 1, since=at)
+    accounting.sends("r0", runs, paid=UNPAID, now_s=0.0)
+    accounts = ledger.replica_accounts
+    own = accounts["lives"].accounts[ledger.router]
+    async with background(maintenance.run()), asyncio.timeout(PATIENCE_S):
+        while ended.identity in own.clients:  # noqa: ASYNC110 - the ledger has no event
+            await asyncio.sleep(0.01)
+    assert set(own.clients) == {runs.identity}
+    assert set(accounts[gate].accounts[ledger.router].clients) == {runs.identity, ended.identity}
+    assert ledger.served(ended.identity) == 18.0
 
 
 async def test_no_book_is_written_before_the_store_was_read() -> None:

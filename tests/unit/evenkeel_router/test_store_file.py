@@ -120,7 +120,7 @@ async def test_a_ledger_of_another_version_is_left_out(
     await saved(tmp_path, 2)
     monkeypatch.undo()
     assert await kept(tmp_path) == ["1"]
-    assert "version 99 is not supported; expected 4" in caplog.text
+    assert "version 99 is not supported; expected 5" in caplog.text
 
 
 async def test_two_processes_never_write_to_one_folder(tmp_path: Path):
