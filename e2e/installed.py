@@ -234,8 +234,14 @@ class Namespace:
 
 @contextmanager
 def namespace(kubectl: Kubectl, name: str) -> Iterator[Namespace]:
-    """A namespace for the time of the context."""
-    kubectl("create", "namespace", name)
+    """A namespace for the time of the context; that of an earlier run may still be going."""
+    try:
+        kubectl("create", "namespace", name)
+    except KubectlError as error:
+        if "object is being deleted" not in str(error):
+            raise
+        kubectl("wait", "--for=delete", f"namespace/{name}", "--timeout=180s")
+        kubectl("create", "namespace", name)
     try:
         yield Namespace(kubectl, name)
     finally:
@@ -253,10 +259,10 @@ def service(name: str, *, host: str, replicas: int | None = 1, **spec: Any) -> d
     return plain
 
 
-def request(*, tokens: int = 8, stream: bool = False) -> dict[str, Any]:
+def request(*, tokens: int = 8, stream: bool = False, model: str = MODEL) -> dict[str, Any]:
     """A completion of exactly that many tokens."""
     return {
-        "model": MODEL,
+        "model": model,
         "prompt": "Ahoy",
         "max_tokens": tokens,
         "ignore_eos": True,
@@ -276,18 +282,17 @@ def refused(kubectl: Kubectl, *arguments: str, stdin: str | None = None) -> bool
 class Stream(threading.Thread):
     """A streamed request through the ingress, read in the background."""
 
-    def __init__(self, client: httpx.Client, *, tokens: int) -> None:
+    def __init__(self, client: httpx.Client, *, tokens: int, model: str = MODEL) -> None:
         super().__init__(daemon=True)
         self._client = client
         self._tokens = tokens
+        self._body = request(tokens=tokens, stream=True, model=model)
         self.events: list[str] = []
         self.fault: Exception | None = None
 
     def run(self) -> None:
         try:
-            with self._client.stream(
-                "POST", "/v1/completions", json=request(tokens=self._tokens, stream=True)
-            ) as response:
+            with self._client.stream("POST", "/v1/completions", json=self._body) as response:
                 if not response.is_success:  # the message has the router's reason
                     said = f"{response.status_code}: {response.read().decode(errors='replace')}"
                     raise httpx.HTTPStatusError(said, request=response.request, response=response)
@@ -321,7 +326,9 @@ OVERLAP_S: Final = 4.0
 
 
 @contextmanager
-def under_load(team: Namespace, service: str, key: str, *, tokens: int = 1500) -> Iterator[None]:
+def under_load(
+    team: Namespace, service: str, key: str, *, tokens: int = 1500, model: str = MODEL
+) -> Iterator[None]:
     """Short requests, one after another, and streams that overlap at every moment: all must be answered."""
     stop, outcomes, streams = threading.Event(), list[str](), list[Stream]()
 
@@ -329,7 +336,7 @@ def under_load(team: Namespace, service: str, key: str, *, tokens: int = 1500) -
         with team.client(service, key) as client:
             while not stop.is_set():
                 try:
-                    answer = client.post("/v1/completions", json=request(tokens=2))
+                    answer = client.post("/v1/completions", json=request(tokens=2, model=model))
                     outcomes.append(f"{answer.status_code}")
                 except httpx.HTTPError as error:
                     outcomes.append(repr(error))
@@ -338,10 +345,10 @@ def under_load(team: Namespace, service: str, key: str, *, tokens: int = 1500) -
 
         def stream() -> None:
             while not stop.wait(OVERLAP_S):
-                streams.append(Stream(client, tokens=tokens))
+                streams.append(Stream(client, tokens=tokens, model=model))
                 streams[-1].start()
 
-        streams.append(Stream(client, tokens=tokens).started())
+        streams.append(Stream(client, tokens=tokens, model=model).started())
         threads = [threading.Thread(target=one) for one in (ask, stream)]
         for thread in threads:
             thread.start()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from e2e.installed import namespace
 from e2e.kubectl import Kubectl, KubectlError
 from e2e.reading import NotReadable, reader
 
@@ -51,3 +52,13 @@ def test_what_is_not_there_is_an_error_of_kubectl(kubectl: Kubectl) -> None:
         kubectl.get(*DNS, "deploy", "none")
     with pytest.raises(KubectlError, match="the server doesn't have a resource type"):
         kubectl.get(*DNS, "nonsense")
+
+
+def test_a_namespace_that_is_going_is_waited_for(kubectl: Kubectl) -> None:
+    """Else two runs after one another fail by the speed of the cluster."""
+    with namespace(kubectl, "going") as first:
+        old = kubectl.get("namespace", first.name)["metadata"]["uid"]
+    with namespace(kubectl, "going") as second:
+        assert kubectl.get("namespace", second.name)["metadata"]["uid"] != old
+        with pytest.raises(KubectlError, match="AlreadyExists"), namespace(kubectl, "going"):
+            pass
