@@ -43,6 +43,24 @@ def cut(data: bytes) -> tuple[list[bytes], bytes]:
     return [data[start:end] for start, end in pairwise(ends)], data[ends[-1] :]
 
 
+def usual_events(data: bytes, longest: int) -> int:
+    """The number of events in these bytes, if each is whole, of one line, usual, and has no more than `longest` bytes of data; else 0.
+
+    Events come together when the router or the engine is late.
+    """
+    *events, rest = data.split(b"\n\n")
+    longest += len(b"data: ")
+    for event in events:
+        if not (
+            event.startswith(START)
+            and event.endswith(NO_USAGE)
+            and len(event) <= longest
+            and event.find(b"\n") < 0
+        ):
+            return 0
+    return 0 if rest else len(events)
+
+
 def name_of(lines: list[bytes]) -> bytes:
     """The event's name; empty if it has none."""
     return next((line[6:].strip() for line in lines if line.startswith(b"event:")), b"")

@@ -1,9 +1,8 @@
 """OpenAI's completions, chat completions and embeddings: the usage in answers, and streams. Pure. `openai_requests` has the requests.
 
-`EventScan.feed` takes bytes as they arrive, cut anywhere, and returns whole events. It keeps half an event until the rest
-arrives. So a stream that breaks can still end with an error event. Nearly every event is alone in its chunk and has nothing
-that the router needs. `passes` recognises such an event by four searches. `streams` has the scans of the
-other APIs.
+`EventScan.feed` takes bytes as they arrive, cut anywhere, and returns whole events. It keeps half an event until the rest arrives. So a
+stream that breaks can still end with an error event. Nearly every event is alone in its chunk and has nothing that the router needs.
+`passes` recognises such an event by four searches. `streams` has the scans of the other APIs.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from evenkeel_router.api.framing import (
     cut,
     end_of_cut,
     name_of,
+    usual_events,
 )
 from evenkeel_router.api.long_events import OBJECT, LongEvent, begins_error, facts, name_in
 from evenkeel_router.api.prompt import USUAL_TOKEN_BYTES
@@ -232,28 +232,12 @@ class EventScan:
                 if self.cut or self._rewritten is not None:
                     return self._replaced()
                 return data if passes else b""
-            if self._all_pass(data):
-                return data
+            if self.HAS_USUAL and self.begun:
+                count = usual_events(data, self._usual_bytes)
+                if 0 < count <= self.left:
+                    self.left -= count
+                    return data
         return self._slowly(data)
-
-    def _all_pass(self, data: bytes) -> bool:
-        """Whether these bytes are whole usual events, as they come together when the router or the engine is late. Then they are counted."""
-        if not (self.HAS_USUAL and self.begun):
-            return False
-        *events, _ = data.split(b"\n\n")
-        longest = self._usual_bytes + len(b"data: ")
-        for event in events:
-            if not (
-                event.startswith(START)
-                and event.endswith(NO_USAGE)
-                and len(event) <= longest
-                and event.find(b"\n") < 0
-            ):
-                return False
-        if len(events) > self.left:
-            return False
-        self.left -= len(events)
-        return True
 
     def close(self) -> None:
         """The connection ended, perhaps without the last event. Sets `broken` if that was too early."""

@@ -134,6 +134,17 @@ def test_events_of_generate_count_up_and_the_last_one_counts() -> None:
     assert garbled.usage is None
 
 
+def test_events_of_generate_that_come_together_are_all_read() -> None:
+    """Also if an engine ends them as OpenAI's usual events end."""
+    scanner = GeneratedScan(drops_usage=True)
+    for n in (1, 2):
+        meta = {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": n}
+        text = json.dumps({"text": "x", "meta_info": meta, "usage": None}, separators=(",", ":"))
+        events = n * (b"data: %b\n\n" % text.encode())
+        assert scanner.feed(events) == events
+    assert scanner.usage == Usage(7, 3, 2)
+
+
 @pytest.mark.parametrize(
     "garbage",
     [
