@@ -378,8 +378,7 @@ class EventScan:
     def _data(self, data: bytes) -> bool:
         """Note the data of an event; returns whether to pass the event on."""
         if data == _DONE:
-            self.done = True
-            self.begun = self.begun or self._ends
+            self.done, self.begun = True, self.begun or self._ends
         elif not (data.startswith(b"{") and data.endswith(b"}")):
             self._break("an event of the replica's stream is not JSON")
             return False
