@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from io import BytesIO
+from math import inf
 from typing import Final, Protocol, cast
 
 import httptools
@@ -151,7 +152,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._resume()
         try:
             if self._pieces:
-                feed(self._joined(), self._complete)
+                feed(self._joined(), self._over)
             if self._held:
                 return False
             if self._complete:
@@ -170,7 +171,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._update_reading()
         data = self._joined()
         for at in range(0, len(data), MOST_FED):
-            feed(data[at : at + MOST_FED], self._complete and at + MOST_FED >= len(data))
+            feed(data[at : at + MOST_FED], self._over and at + MOST_FED >= len(data))
             if self._held:
                 self._pieces.insert(0, data[at + MOST_FED :])
                 return False
@@ -237,19 +238,20 @@ class ReplicaConnection(asyncio.Protocol):
             self._deadline_s = now_s + self._limit_s
             self._timer.active_s[self.url] = now_s
 
-    def check_silence(self, now_s: float) -> None:
+    def check_silence(self, now_s: float) -> float:
         if self._waiter is None:
-            return
+            return inf
         if now_s >= self._deadline_s:
             self._fail(SilenceError("the replica did not answer in time"))
         elif not self._begun:
             silent_s = now_s - max(self._sent_s, self._timer.active_s.get(self.url, 0.0))
             if self._is_overdue(silent_s):
                 self._fail(OverdueError(f"the replica sent nothing for {silent_s:.3g} s"))
+        return self._deadline_s
 
     def excuse(self, late_s: float, now_s: float) -> None:
         self._sent_s = min(now_s, self._sent_s + late_s)
-        self._deadline_s += late_s
+        self._deadline_s = max(self._deadline_s, now_s + late_s)
 
     # asyncio.Protocol
 
@@ -277,7 +279,7 @@ class ReplicaConnection(asyncio.Protocol):
             self.answered = True
             if not self._complete:
                 if feed is not None and self._pieces:
-                    feed(self._joined(), False)  # the bytes before the garbage
+                    feed(self._joined(), True)  # the bytes before the garbage
                 self._fail(BrokenError(f"the replica's answer is not HTTP: {error}"))
                 return
             self._closing = True  # the answer is complete; the bytes behind it are ignored
@@ -376,6 +378,11 @@ class ReplicaConnection(asyncio.Protocol):
             self._closing = True
 
     # Internal.
+
+    @property
+    def _over(self) -> bool:
+        """Whether nothing more can come."""
+        return self._complete or self._error is not None
 
     def _has_begun(self) -> bool:
         """Whether the answer has begun: a stream with its first content, any other answer with its first byte."""
