@@ -365,7 +365,7 @@ async def sends_no_event_behind_its_first_content(asked: Asked) -> None:
         sends_no_event_behind_its_first_content,
     ],
 )
-async def test_content_that_comes_with_the_break_of_its_stream_is_answered_elsewhere(
+async def test_content_that_comes_with_its_break_is_answered_elsewhere(
     behaviour: Behaviour,
 ) -> None:
     """R20: no client has a token of it, so a replica that was trusted costs none its answer."""

@@ -80,22 +80,18 @@ class ReplicaConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []  # always this list, because
         self.on_body = self._pieces.append  # it is the parser's callback, which saves a call
         self._parser = httptools.HttpResponseParser(self)
-        self._busy = False
+        self._busy = self._active = False
         self._waiter: asyncio.Future[bool] | None = None
-        self._deadline_s = 0.0
-        self._limit_s = 0.0
-        self._sent_s = 0.0
+        self._deadline_s = self._limit_s = self._sent_s = 0.0
         self._is_overdue: IsOverdue = never_overdue
-        self._active = False
         self._error: UpstreamError | None = None
         self._unfed = b""  # read, and not parsed yet
         self._whole: BytesIO | None = None  # what is in no piece any more of a large answer
         self._closing = False  # it takes no other request
-        self._paused = False
+        self._paused = self._held = False  # `_held`: the reader takes no more for now
         self._feed: Feed | None = None
         self._passes: Passes = pass_nothing
         self._client: Sink = NO_CLIENT
-        self._held = False  # the reader takes no more for now
         self._between = False  # the parser is between two chunks
         self._begin()
 
@@ -121,8 +117,7 @@ class ReplicaConnection(asyncio.Protocol):
     def send(
         self, data: bytes, silence_s: float, is_overdue: IsOverdue = never_overdue
     ) -> asyncio.Future[bool]:
-        """Send a request. The future is done once the answer is complete, or a stream has a first event; then call
-        `no_longer_awaited`."""
+        """Send a request. The future is done once the answer is complete, or a stream has a first event; then `no_longer_awaited`."""
         self._busy = True
         self._begin()
         if self._transport is None:
@@ -328,8 +323,7 @@ class ReplicaConnection(asyncio.Protocol):
         if not self._busy:
             self._pool.lost(self)
         elif self._headed and not self._framed and exc is None:
-            self._complete = True  # the end of the connection was the end of the body
-            self._closing = True
+            self._complete = self._closing = True  # its end was the end of the body
             self._resolve(True)
         elif not self._complete:
             if self._has_begun():
@@ -372,8 +366,7 @@ class ReplicaConnection(asyncio.Protocol):
         if self.status < 200:  # such as 100 Continue: the answer follows
             self._begin()
             return
-        self._complete = True
-        self._between = False
+        self._complete, self._between = True, False
         if not self._parser.should_keep_alive():
             self._closing = True
 

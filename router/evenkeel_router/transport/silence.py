@@ -1,8 +1,8 @@
 """Replicas that send nothing for too long: one timer looks at all connections that wait.
 
 Where this process itself stood still, as on a busy machine, what came meanwhile is not read yet. So the time in which the timer was late
-is no silence of a replica (R20). After such a time a replica has at least as long again before its limit; so many short ones, one after
-the other, do not add up to a limit that no client was told of.
+is no silence of a replica (R20). After such a time a replica has at least as long again before its limit; so many short ones do not add up
+to a longer limit.
 """
 
 from __future__ import annotations

@@ -365,7 +365,7 @@ class Limited(Noted):
 
 
 @pytest.mark.parametrize("limit_s", [1.0, 1.01, 1.1, 1.24, 1.26])
-def test_a_limit_is_exceeded_by_no_more_than_the_least_time_between_two_checks(
+def test_a_limit_is_exceeded_by_no_more_than_the_least_interval(
     limit_s: float,
 ) -> None:
     async def scene() -> None:

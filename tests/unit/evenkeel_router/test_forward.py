@@ -169,7 +169,7 @@ async def test_after_the_first_event_there_is_one_error_event() -> None:
 
 
 @pytest.mark.parametrize("breaks_off", [True, False])
-async def test_a_replica_that_broke_off_an_answer_shows_two_tokens_before_a_client_gets_one(
+async def test_a_replica_that_broke_off_an_answer_shows_two_tokens_first(
     breaks_off: bool,
 ) -> None:
     """R20: a client that has no token of it yet gets its answer elsewhere."""

@@ -208,7 +208,7 @@ def test_a_verdict_waits_for_the_report_that_settles_it() -> None:
     run_virtually(scene())
 
 
-def test_a_verdict_that_no_report_settles_is_that_of_the_last_one_and_comes_in_time() -> None:
+def test_a_verdict_that_no_report_settles_is_that_of_the_last_one_in_time() -> None:
     """The replica dropped one of two that were taken back, and says nothing of the other: no client waits for longer than `NOTICE_S`."""
 
     async def scene() -> None:

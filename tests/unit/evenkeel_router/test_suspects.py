@@ -240,7 +240,7 @@ async def test_a_replica_that_broke_off_an_answer_is_to_show_more_of_the_next_on
     assert marks == [True, False, False], "the second one may be the fault of the client"
 
 
-async def test_a_replica_that_returned_and_gets_no_request_is_trusted_after_a_while() -> None:
+async def test_a_replica_that_returned_is_trusted_after_a_while_without_requests() -> None:
     """Else an alert would name it for as long as caches attract all requests to others."""
     fleet = Fleet({"r0"})
     async with fleet.running(2, first_rest_s=0.05) as (router, client):
