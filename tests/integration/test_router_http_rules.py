@@ -139,9 +139,8 @@ async def test_an_asterisk_is_a_target_of_options_only(
 ) -> None:
     """RFC 9112, section 3.2.4."""
     router, replica = served
-    status, headers, body = await answer(router, get("*", method))
+    status, headers, _ = await answer(router, get("*", method))
     assert (status, headers["connection"]) == (400, "close")
-    assert "the target is neither a path nor an address" in body.decode()
     assert not replica.asked
 
 
