@@ -334,19 +334,85 @@ async def test_a_replicas_4xx_that_is_not_json_has_the_format_of_openai_too() ->
         await settled(router)
 
 
+async def breaks_with_its_first_content(asked: Asked) -> None:
+    head = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    await asked.send(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(EVENT), EVENT))
+
+
+async def sends_no_http_behind_its_first_content(asked: Asked) -> None:
+    head = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    await asked.send(head + b"%x\r\n%b\r\nthis is no size" % (len(EVENT), EVENT))
+    asked.close()
+
+
+async def sends_no_event_behind_its_first_content(asked: Asked) -> None:
+    head = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    await asked.send(head + b"%x\r\n%b<html>\n\n\r\n" % (len(EVENT) + 8, EVENT))
+    await asked.hang()
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        breaks_with_its_first_content,
+        sends_no_http_behind_its_first_content,
+        sends_no_event_behind_its_first_content,
+    ],
+)
+async def test_content_that_comes_with_its_break_is_answered_elsewhere(
+    behaviour: Behaviour,
+) -> None:
+    """R20: no client has a token of it, so a replica that was trusted costs none its answer."""
+    async with behind(behaviour, fine) as (client, router, replicas):
+        for member in router.rooms.replicas.fleet:
+            member.standing.begun_s = 1.0
+        assert await stream_of(client) == (200, EVENT + EVENT + DONE)
+        await settled(router)
+        (first,), (second,) = replicas[0].asked, replicas[1].asked
+        keys = [decode(asked.headers["x-smg-routing-key"]) for asked in (first, second)]
+        assert [key.retried_by_fleet for key in keys] == [False, True]
+        assert not outcomes(router)
+
+
 # After the first byte.
 
 
+async def rest_of_stream(
+    client: httpx.AsyncClient, came: asyncio.Event, first: bytes = EVENT
+) -> bytes:
+    """What follows the first content of a streamed completion. The client has that before it sets `came`."""
+    async with client.stream("POST", "/v1/completions", json=BODY | {"stream": True}) as response:
+        assert response.status_code == 200
+        pieces, seen = response.aiter_bytes(), b""
+        while len(seen) < len(first):
+            seen += await anext(pieces)
+        assert seen == first
+        came.set()
+        return b"".join([piece async for piece in pieces])
+
+
 async def test_garbage_in_a_stream_ends_it_with_one_error_event() -> None:
+    came = asyncio.Event()
+
     async def behaves(asked: Asked) -> None:
-        await asked.begin_stream(EVENT, EVENT, b"\x00\xff not an event")
+        await asked.begin_stream(EVENT, EVENT)
+        await came.wait()
+        await asked.chunk(b"\x00\xff not an event")
         await asked.hang()
 
     async with behind(behaves, fine) as (client, router, replicas):
-        status, body = await stream_of(client)
-        assert status == 200
-        assert body.startswith(EVENT + EVENT + b'data: {"error"')
-        assert body.count(b"\n\n") == 3
+        replicas_ = router.rooms.replicas.fleet
+        for member in replicas_:
+            member.standing.begun_s = 1.0  # it has answered before
+        body = await rest_of_stream(client, came, EVENT + EVENT)
+        assert body.startswith(b'data: {"error"')
+        assert body.count(b"\n\n") == 1
         assert last_event(body)["error"]["code"] == "replica_failed"
         await settled(router)
         assert outcomes(router) == {Outcome.REPLICA_FAILED: 1}
@@ -380,12 +446,15 @@ async def test_a_stream_that_breaks_off_ends_with_one_error_event(rest: bytes, r
 
 
 async def test_a_stream_without_its_last_event_ends_with_an_error_event() -> None:
+    came = asyncio.Event()
+
     async def behaves(asked: Asked) -> None:
         await asked.begin_stream(EVENT)
+        await came.wait()
         await asked.send(b"0\r\n\r\n")
 
     async with behind(behaves) as (client, router, _):
-        _, body = await stream_of(client)
+        body = await rest_of_stream(client, came)
         assert last_event(body)["error"]["message"].endswith("ended before its last event.")
         await settled(router)
 

@@ -133,6 +133,17 @@ async def test_head_of_a_path_that_takes_post_has_no_body(served: tuple[Router, 
     writer.close()
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_an_asterisk_is_a_target_of_options_only(
+    served: tuple[Router, Nasty], method: str
+) -> None:
+    """RFC 9112, section 3.2.4."""
+    router, replica = served
+    status, headers, _ = await answer(router, get("*", method))
+    assert (status, headers["connection"]) == (400, "close")
+    assert not replica.asked
+
+
 @pytest.mark.parametrize("method", ["FOO", "BREW", "CONNECT", "completions"])
 async def test_an_unknown_method_is_501(served: tuple[Router, Nasty], method: str) -> None:
     router, replica = served

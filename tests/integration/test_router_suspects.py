@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -168,12 +169,19 @@ async def test_a_cured_replica_serves_again(behaviour: Behaviour, stream: bool) 
 async def test_where_all_replicas_are_bad_no_request_exceeds_its_budget(
     behaviour: Behaviour, stream: bool
 ) -> None:
+    """There are more replicas than attempts. A probe of a suspect is none of them."""
     limits = replace(LIMITS, first_token_timeout_s=0.4, answer_timeout_s=0.4)
-    async with fleet(behaviour, behaviour, behaviour, limits=limits) as (client, router, replicas):
+    async with fleet(*[behaviour] * 5, limits=limits) as (client, router, replicas):
         got = await answers(client, requests=12, stream=stream)
         assert len(got) == 12
         assert not any(one == (200, WHOLE[stream]) for one in got)
-        assert sum(len(replica.asked) for replica in replicas) <= 12 * limits.max_attempts
+        asked = (one for replica in replicas for one in replica.asked)
+        times = Counter(json.loads(one.body)["prompt"] for one in asked)
+        assert len(times) == 12
+        assert max(times.values()) <= limits.max_attempts + 1
+        assert sum(times.values()) <= 12 * limits.max_attempts + sum(
+            totals.backoffs > 0 for totals in router.rooms.replicas.totals.values()
+        )
         await until(lambda: not router.rooms.intake.admission.running, "the end of all requests")
         assert router.rooms.replicas.fleet.routable  # never all of them
 

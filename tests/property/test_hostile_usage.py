@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
-from tests.support.routers import MODEL, QUICK, config_for, routable
+from tests.support.routers import MODEL, PATIENCE_S, QUICK, config_for, routable
 
 BURST = 10**9
 VICTIM, HOSTILE = "c", ("a", "b")
@@ -149,7 +149,7 @@ async def lived(history: list[Step]) -> tuple[dict[str, Any], dict[str, float], 
     upstream = FakeUpstream(answer)
     async with (
         running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router,
-        httpx.AsyncClient(base_url=router.url) as client,
+        httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S) as client,
     ):
         await routable(router, 2)
         for step in history:

@@ -29,8 +29,10 @@ class FakeProber:
     sizes: dict[str, EngineSize] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
     asked_start: int = 0
+    probes: int = 0
 
     async def probe(self, replica: ReplicaConfig) -> ProbeVerdict:
+        self.probes += 1
         return self.verdicts.get(replica.name, ProbeVerdict.READY)
 
     def refusal(self, replica: ReplicaConfig) -> str:

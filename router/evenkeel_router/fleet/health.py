@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 SILENT_PROBES: Final = 3
 REPORT_PATIENCE_S: Final = 5.0
 NEW_LOOKS: Final = 10
-"""Probes after which a process that got no request is not new."""
+"""Probes after which a process that got no request is not new, and a replica that returned and has none is trusted."""
 KNOWN_TIMES: Final = 8
 """First tokens from which on a replica's own times count."""
 SILENT: Final = Evidence("silent", "it is silent while other replicas answer")
@@ -61,7 +61,7 @@ class _Watch:
     """Whether a probe has shown if the replica takes requests."""
     silent: int = 0
     looks: int = 0
-    """Probes since a new process takes requests."""
+    """Probes since a process that is not trusted yet takes requests."""
     reported: bool = False
     """Whether a report named the process that is there now."""
     inactive: bool = False
@@ -169,10 +169,17 @@ class HealthMonitor:
             self._forget_avoided()
             if member is not None:
                 self.first_tokens.learn(member.standing.learn())
-                watch.looks = watch.looks + 1 if member.standing.is_new and member.routable else 0
+                watch.looks = watch.looks + 1 if self._is_unused(member) else 0
                 if watch.looks > NEW_LOOKS:
                     self._replicas.fleet.settled(member)
             await wait_for(watch.kick, self._settings.timing.probe_interval_s)
+
+    def _is_unused(self, member: Member) -> bool:
+        """Whether the replica gets few requests, and hardly any comes that could show more of it."""
+        standing = member.standing
+        if standing.allowed is None or not member.routable:
+            return False
+        return standing.is_new or not self._replicas.fleet.load(member)
 
     async def _look_for_restart(self, watch: _Watch, member: Member) -> None:
         """A replica without reports takes requests again: it may be another process, started between two probes."""
@@ -360,6 +367,7 @@ class HealthMonitor:
         ticket.member.standing.answers = max(0, ticket.member.standing.answers - 1)
         self.avoid(client, ticket)
         if not known:  # else the client's requests may be the cause
+            ticket.member.standing.breaks_off = self._replicas.fleet.alive(ticket)
             self._blame(ticket, evidence)
 
     def silent(self, ticket: Ticket, client: str, since_s: float) -> None:

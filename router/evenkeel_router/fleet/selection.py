@@ -161,7 +161,7 @@ class Fleet:
             self.rested = ReplicaSet(self.rested | 1 << member.slot)
 
     def settled(self, member: Member) -> None:
-        """A new process has been there for a while: it may get any number of requests, though none yet came."""
+        """A process that was new, or returned, has been there for a while: it may get any number of requests, though none came."""
         if member.slot is not None:
             member.standing.trust()
             self._returning = ReplicaSet(self._returning & ~(1 << member.slot))

@@ -6,6 +6,7 @@
 | trusted   | any number                                        | evidence of failures: suspect                           |
 | suspect   | none; one probe after each rest                   | a probe that answers: returning; one that fails: a rest |
 | returning | at most 2, and one more after each answer         | `RETURNED` of them: trusted; one failure: suspect       |
+|           |                                                   | no request came for ten probes of its health: trusted   |
 
 **Evidence** is a sequential test (Page's CUSUM, Biometrika 1954) of two shares of failures: that of the other replicas, at least
 `USUAL_SHARE`, against `FAILING_SHARE`. Each outcome adds the logarithm of its likelihood ratio, never below 0. So two failures in a
@@ -102,6 +103,7 @@ class Standing:
         "allowed",
         "answers",
         "begun_s",
+        "breaks_off",
         "evidence",
         "failures",
         "first_tokens",
@@ -121,6 +123,8 @@ class Standing:
         """`answers` at the last failure."""
         self.begun_s = 0.0
         """When it last began an answer."""
+        self.breaks_off = False
+        """Whether it broke off an answer, and has not shown since that it goes on."""
         self.seen: list[FirstToken] = []
         """First tokens that are not in `first_tokens` yet."""
         self.failures = 0.0

@@ -332,13 +332,16 @@ class Accounting:
             service = self._service(booking.paid, usage)
             self.ledger.received(booking.incarnation, booking.client.identity, service)
 
-    def failed(self, booking: Booking, estimate: Usage) -> Paid:
-        """An attempt failed without output. Returns what is paid by now: with its input, if the replica may have computed that (R11).
+    def failed(self, booking: Booking, estimate: Usage, *, began: bool = False) -> Paid:
+        """An attempt failed without output for its client. Returns what is paid by now: with its input, if the replica may have computed
+        that (R11).
 
-        The ledger gets the input only if a report shows that it was computed.
+        The ledger gets the input only if a report shows that it was computed, or content of the answer (`began`).
         """
-        computed, paid = self.was_running(booking), booking.paid
-        shown = computed and not self.is_in_doubt(booking)
+        computed, paid = began or self.was_running(booking), booking.paid
+        shown = (began and bool(booking.incarnation)) or (
+            computed and not self.is_in_doubt(booking)
+        )
         self.ended(booking, estimate if shown else None)
         if not computed:
             return paid

@@ -35,7 +35,7 @@ from evenkeel_router.transport.upstream import Exchange
 PROBE_TOKENS: Final = 8
 """Output tokens after which the stream of a probe is sent on: a suspect that breaks off earlier costs no client its answer."""
 NEW_TOKENS: Final = 2
-"""Output tokens after which the first stream of a process is sent on."""
+"""Output tokens after which the first stream of a process is sent on, or the next one of a replica that broke one off."""
 NOTICE_S: Final = 5.0
 """How long a replica may take to drop a request: SGLang checks every 4 s for clients that left."""
 
@@ -112,9 +112,9 @@ class Attempt:
 
     @property
     def is_unproved(self) -> bool:
-        """Whether the replica's process must show more than a first token, while the request could go elsewhere."""
-        ticket = self.ticket
-        if ticket.member.standing.begun_s and not ticket.probe:
+        """Whether the replica must show more than a first token, while the request could go elsewhere."""
+        ticket, standing = self.ticket, self.ticket.member.standing
+        if standing.begun_s and not standing.breaks_off and not ticket.probe:
             return False
         return bool(self._fleet.routable & ~self.tried & ~(1 << ticket.slot))
 
@@ -153,15 +153,15 @@ class Attempt:
         self._give_back(NOTHING)
         self._leave_gate(NOTHING)
 
-    def failed(self, estimate: Usage) -> tuple[bool, Paid]:
+    def failed(self, estimate: Usage, *, began: bool = False) -> tuple[bool, Paid]:
         """The replica failed before the client was sent anything. Its charge of q is taken back, since the next attempt pays it.
 
-        Returns whether the request had begun there as far as the last report shows, and what of it is charged by
-        now (R11): if the replica may have computed and charged its input, the next attempt carries that flag.
+        Returns whether the request had begun there, as content of its answer (`began`) or the last report shows, and what of it is
+        charged by now (R11): if the replica may have computed and charged its input, the next attempt carries that flag.
         """
         booking = self._end()
-        ran = self._accounting.was_running(booking)
-        paid = self._accounting.failed(booking, estimate)
+        ran = began or self._accounting.was_running(booking)
+        paid = self._accounting.failed(booking, estimate, began=began)
         self._give_back(NOTHING)
         # A request that ran keeps its charge at the gate.
         self._leave_gate(None if ran else NOTHING)

@@ -8,14 +8,14 @@
 | its client left before, and the request only waited     | none                       | none             |
 | refused by the engine (4xx or 503, also inside a 200)   | none                       | none             |
 | broken off after the first content                      | as finished                | as finished      |
-| another 5xx, garbage, broken or silent before it        | the estimate, if a report shows that it had begun; else none | none |
+| another 5xx, garbage, broken or silent before it        | the estimate, if a report or content that was held shows that it had begun; else none | none |
 | relocated                                               | as reports show, once      | as reports show, once |
 | preempted inside the engine                             | once: the engine's reports | once             |
 
 A charge has three books: the ledger (service), the tenant's token limit, and the client's totals. All three get the same; where the
 replica reports, the ledger has the replica's own count of what it computed for a client that left before the first content. What one
 attempt was charged, the next one does not pay again (`Paid`), so a retry or a relocation costs its client nothing more. A 502 or a
-504 costs nothing, but for input of which a report shows that it was computed.
+504 costs nothing, but for input of which a report, or held content, shows that it was computed.
 
 At a gate a request that may have begun keeps its charge in doubt: it is no account but an order, in which requests that fail
 would go before all others.

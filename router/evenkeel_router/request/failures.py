@@ -43,12 +43,14 @@ class FailedAttempt(Exception):
         cause: Cause = Cause.LOST,
         unanswered: bool = False,
         refusal: Refusal | None = None,
+        began: bool = False,
     ) -> None:
-        """`unanswered`: nothing of an answer came. `refusal`: what the client gets if no other replica does better."""
+        """`unanswered`: nothing of an answer came. `refusal`: what the client gets if no other replica does better. `began`: content came."""
         super().__init__(why)
         self.cause = cause
         self.unanswered = unanswered
         self.refusal = refusal
+        self.began = began
 
     @classmethod
     def of_refusal(cls, refusal: Refusal) -> FailedAttempt:
@@ -65,11 +67,11 @@ class FailedAttempt(Exception):
         return cls(f"the replica answered {status}", cause=cause, refusal=refusal)
 
     @classmethod
-    def of_break(cls, error: BrokenError) -> FailedAttempt:
-        """The connection broke before the answer began."""
+    def of_break(cls, error: BrokenError, *, began: bool = False) -> FailedAttempt:
+        """The connection broke before the client was sent anything. `began`: content had come."""
         if isinstance(error, TooLargeError):
             return cls(str(error), cause=Cause.KNOWN)
-        return cls(str(error), unanswered=isinstance(error, UnansweredError))
+        return cls(str(error), unanswered=isinstance(error, UnansweredError), began=began)
 
     @property
     def computed(self) -> bool:

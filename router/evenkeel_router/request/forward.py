@@ -186,7 +186,7 @@ class Forwarder:
         ticket, ran = attempt.ticket, False
         if failed.computed:
             estimate = admitted.match.estimate(0)
-            ran, paid = attempt.failed(estimate)
+            ran, paid = attempt.failed(estimate, began=failed.began)
             history.paid = _noted(request_state, paid, estimate)
         else:
             attempt.finished(NOTHING)

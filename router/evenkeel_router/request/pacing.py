@@ -69,11 +69,12 @@ class PacedRelay(MeasuredRelay):
 
     def feed(self, data: bytes, last: bool) -> None:
         """Every chunk comes here: none may pass before it is due."""
-        scan = self.scan
+        scan, left = self.scan, len(data)
         for piece in _pieces(data):
             events = scan.feed(piece)
+            left -= len(piece)
             if events and not self.begun:
-                events = self._opened(events) or b""
+                events = self._opened(events, last and not left) or b""
             if events:
                 self._take(events, scan.content_events - self.delivery.tokens)
             if scan.broken is not None or scan.cut:

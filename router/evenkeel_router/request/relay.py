@@ -1,7 +1,8 @@
 """A stream on its way from a replica to its client.
 
-A stream begins with its first content (R19). What comes before is held: until then the attempt may fail without a trace. Most chunks
-of a stream never come to `Relay.feed`: once it has begun, chunks that need no look inside pass straight through (`Reply.splice`).
+A stream begins with its first content (R19). What comes before is held: until then the attempt may fail without a trace. Content that
+comes together with the break of its stream is never sent: another replica is asked. Most chunks of a stream never come to `Relay.feed`:
+once it has begun, chunks that need no look inside pass straight through (`Reply.splice`).
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Relay:
                 self._opening.append(events)  # behind what is not sent yet
             elif self.begun:
                 self.stream.send(events, last and scan.done)
-            elif (opening := self._opened(events)) is not None:
+            elif (opening := self._opened(events, last)) is not None:
                 if opening:
                     self.stream.send(opening, last and scan.done)
                 self._answered.begun()
@@ -115,13 +116,18 @@ class Relay:
         if scan.broken is not None or scan.cut:
             self.reply.hold()
 
-    def _opened(self, events: bytes) -> bytes | None:
-        """What the client is to be sent now, if the stream has begun with these events; None: it has not."""
+    def _opened(self, events: bytes, last: bool = False) -> bytes | None:
+        """What the client is to be sent now, if the stream has begun with these events; None: it has not.
+
+        `last`: no bytes follow.
+        """
         scan = self.scan
         if (
             not scan.begun
+            or scan.broken is not None
+            or (last and not scan.ended)
             or (scan.failure is not None and not scan.cut)
-            or (self._answered.attempt.is_unproved and not self._is_proved())
+            or not self._is_proved()
         ):
             self._opening.append(events)
             self._opening_bytes += len(events)
@@ -147,8 +153,14 @@ class Relay:
         return b""
 
     def _is_proved(self) -> bool:
-        scan = self.scan
-        return scan.ended or scan.output_tokens >= self._answered.attempt.proof_tokens
+        """Whether the replica has shown as much of its answer as it must."""
+        attempt, scan = self._answered.attempt, self.scan
+        if not attempt.is_unproved:
+            return True
+        if not scan.ended and scan.output_tokens < attempt.proof_tokens:
+            return False
+        attempt.ticket.member.standing.breaks_off = False
+        return True
 
     def usage(self) -> Usage:
         """The usage that the replica reported, or an estimate."""
@@ -287,7 +299,7 @@ def _failure(
         return FailedAttempt("the replica's stream was empty", cause=Cause.UNREADABLE)
     if scan.broken is None:
         health.broken(relay.request_state.replica, str(error))
-    return FailedAttempt.of_break(error)
+    return FailedAttempt.of_break(error, began=scan.begun)
 
 
 def _break_off(relay: Relay, error: BrokenError | SilenceError, health: HealthMonitor) -> Answer:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from io import BytesIO
+from math import inf
 from typing import Final, Protocol, cast
 
 import httptools
@@ -79,22 +80,18 @@ class ReplicaConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []  # always this list, because
         self.on_body = self._pieces.append  # it is the parser's callback, which saves a call
         self._parser = httptools.HttpResponseParser(self)
-        self._busy = False
+        self._busy = self._active = False
         self._waiter: asyncio.Future[bool] | None = None
-        self._deadline_s = 0.0
-        self._limit_s = 0.0
-        self._sent_s = 0.0
+        self._deadline_s = self._limit_s = self._sent_s = 0.0
         self._is_overdue: IsOverdue = never_overdue
-        self._active = False
         self._error: UpstreamError | None = None
         self._unfed = b""  # read, and not parsed yet
         self._whole: BytesIO | None = None  # what is in no piece any more of a large answer
         self._closing = False  # it takes no other request
-        self._paused = False
+        self._paused = self._held = False  # `_held`: the reader takes no more for now
         self._feed: Feed | None = None
         self._passes: Passes = pass_nothing
         self._client: Sink = NO_CLIENT
-        self._held = False  # the reader takes no more for now
         self._between = False  # the parser is between two chunks
         self._begin()
 
@@ -120,8 +117,7 @@ class ReplicaConnection(asyncio.Protocol):
     def send(
         self, data: bytes, silence_s: float, is_overdue: IsOverdue = never_overdue
     ) -> asyncio.Future[bool]:
-        """Send a request. The future is done once the answer is complete, or a stream has a first event; then call
-        `no_longer_awaited`."""
+        """Send a request. The future is done once the answer is complete, or a stream has a first event; then `no_longer_awaited`."""
         self._busy = True
         self._begin()
         if self._transport is None:
@@ -151,7 +147,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._resume()
         try:
             if self._pieces:
-                feed(self._joined(), self._complete)
+                feed(self._joined(), self._over)
             if self._held:
                 return False
             if self._complete:
@@ -170,7 +166,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._update_reading()
         data = self._joined()
         for at in range(0, len(data), MOST_FED):
-            feed(data[at : at + MOST_FED], self._complete and at + MOST_FED >= len(data))
+            feed(data[at : at + MOST_FED], self._over and at + MOST_FED >= len(data))
             if self._held:
                 self._pieces.insert(0, data[at + MOST_FED :])
                 return False
@@ -237,19 +233,20 @@ class ReplicaConnection(asyncio.Protocol):
             self._deadline_s = now_s + self._limit_s
             self._timer.active_s[self.url] = now_s
 
-    def check_silence(self, now_s: float) -> None:
+    def check_silence(self, now_s: float) -> float:
         if self._waiter is None:
-            return
+            return inf
         if now_s >= self._deadline_s:
             self._fail(SilenceError("the replica did not answer in time"))
         elif not self._begun:
             silent_s = now_s - max(self._sent_s, self._timer.active_s.get(self.url, 0.0))
             if self._is_overdue(silent_s):
                 self._fail(OverdueError(f"the replica sent nothing for {silent_s:.3g} s"))
+        return self._deadline_s
 
     def excuse(self, late_s: float, now_s: float) -> None:
         self._sent_s = min(now_s, self._sent_s + late_s)
-        self._deadline_s += late_s
+        self._deadline_s = max(self._deadline_s, now_s + late_s)
 
     # asyncio.Protocol
 
@@ -277,7 +274,7 @@ class ReplicaConnection(asyncio.Protocol):
             self.answered = True
             if not self._complete:
                 if feed is not None and self._pieces:
-                    feed(self._joined(), False)  # the bytes before the garbage
+                    feed(self._joined(), True)  # the bytes before the garbage
                 self._fail(BrokenError(f"the replica's answer is not HTTP: {error}"))
                 return
             self._closing = True  # the answer is complete; the bytes behind it are ignored
@@ -326,8 +323,7 @@ class ReplicaConnection(asyncio.Protocol):
         if not self._busy:
             self._pool.lost(self)
         elif self._headed and not self._framed and exc is None:
-            self._complete = True  # the end of the connection was the end of the body
-            self._closing = True
+            self._complete = self._closing = True  # its end was the end of the body
             self._resolve(True)
         elif not self._complete:
             if self._has_begun():
@@ -370,12 +366,16 @@ class ReplicaConnection(asyncio.Protocol):
         if self.status < 200:  # such as 100 Continue: the answer follows
             self._begin()
             return
-        self._complete = True
-        self._between = False
+        self._complete, self._between = True, False
         if not self._parser.should_keep_alive():
             self._closing = True
 
     # Internal.
+
+    @property
+    def _over(self) -> bool:
+        """Whether nothing more can come."""
+        return self._complete or self._error is not None
 
     def _has_begun(self) -> bool:
         """Whether the answer has begun: a stream with its first content, any other answer with its first byte."""

@@ -1,7 +1,8 @@
 """Replicas that send nothing for too long: one timer looks at all connections that wait.
 
 Where this process itself stood still, as on a busy machine, what came meanwhile is not read yet. So the time in which the timer was late
-is no silence of a replica (R20).
+is no silence of a replica (R20). After such a time a replica has at least as long again before its limit; so many short ones do not add up
+to a longer limit.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import asyncio
 from typing import Final, Protocol
 
 CHECK_INTERVAL_S: Final = 0.25
-"""Time between two checks for silent replicas. A limit may be exceeded by twice this, and by the time in which the router stood still."""
+"""Longest time between two checks for silent replicas."""
+LEAST_INTERVAL_S: Final = 0.05
+"""A check comes no sooner after the one before, for a limit that ends. So a limit is exceeded by this, or by the last time in which the router
+stood still."""
 KEPT_S: Final = 60.0
 """Time for which it is known when a replica sent content last: what a verdict looks at."""
 
@@ -21,8 +25,8 @@ class Watched(Protocol):
     def note_activity(self, now_s: float) -> None:
         """Note that the replica has sent content since the last check."""
 
-    def check_silence(self, now_s: float) -> None:
-        """Fail the request if the replica has sent nothing for too long."""
+    def check_silence(self, now_s: float) -> float:
+        """Fail the request if the replica has sent nothing for too long. Returns when its limit ends."""
 
     def excuse(self, late_s: float, now_s: float) -> None:
         """The router stood still for so long: that was no silence."""
@@ -44,26 +48,25 @@ class SilenceTimer:
         """A connection has a request, until it is taken out of `connections`."""
         self.connections.add(connection)
         if self._timer is None:
-            self._look_again()
+            self._look_at(asyncio.get_running_loop().time() + CHECK_INTERVAL_S)
 
-    def _look_again(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._due_s = loop.time() + CHECK_INTERVAL_S
-        self._timer = loop.call_at(self._due_s, self._check)
+    def _look_at(self, due_s: float) -> None:
+        self._due_s = due_s
+        self._timer = asyncio.get_running_loop().call_at(due_s, self._check)
 
     def _check(self) -> None:
         self._timer = None
         if self.connections:
             now_s = asyncio.get_running_loop().time()
-            late_s = now_s - self._due_s
-            self._look_again()
+            late_s, next_s = now_s - self._due_s, now_s + CHECK_INTERVAL_S
             for connection in self.connections:
                 connection.note_activity(now_s)
             if late_s > CHECK_INTERVAL_S:
                 self._excuse(late_s, now_s)
-                return
-            for connection in self.connections:
-                connection.check_silence(now_s)
+            else:
+                for connection in self.connections:
+                    next_s = min(next_s, connection.check_silence(now_s))
+            self._look_at(min(now_s + CHECK_INTERVAL_S, max(next_s, now_s + LEAST_INTERVAL_S)))
         else:  # addresses of replicas that are gone do not stay
             oldest_s = asyncio.get_running_loop().time() - KEPT_S
             for url in [url for url, at_s in self.active_s.items() if at_s < oldest_s]:

@@ -84,17 +84,21 @@ async def test_every_ending_gives_back_all_once(end: Callable[[Attempt], Awaitab
 
 
 @pytest.mark.parametrize(
-    ("begun_s", "probe", "tried", "proof"),
-    [(0.0, False, 0, 2), (5.0, False, 0, 0), (5.0, True, 0, 8), (0.0, False, 1, 0), (5.0, True, 1, 0)],
+    ("begun_s", "breaks_off", "probe", "tried", "proof"),
+    [
+        (0.0, False, False, 0, 2), (5.0, False, False, 0, 0), (5.0, False, True, 0, 8), (5.0, True, False, 0, 2),
+        (5.0, True, True, 0, 8), (0.0, False, False, 1, 0), (5.0, False, True, 1, 0), (5.0, True, False, 1, 0),
+    ],
 )  # fmt: skip
 async def test_who_proves_itself_and_with_how_many_tokens(
-    begun_s: float, probe: bool, tried: int, proof: int
+    begun_s: float, breaks_off: bool, probe: bool, tried: int, proof: int
 ) -> None:
-    """R20: a process that has answered nothing, or a suspect, while another replica could take the request."""
+    """R20: a process that has answered nothing, broke off an answer, or is suspect, while another replica could take the request."""
     rooms = rooms_of("r0", "r1")
     attempt = selected(rooms, A, gated=False)
     ticket = msgspec.structs.replace(attempt.ticket, probe=probe)
     ticket.member.standing.begun_s = begun_s
+    ticket.member.standing.breaks_off = breaks_off
     tried = (1 << (1 - ticket.slot)) if tried else 0
     proving = Attempt(
         rooms.replicas.fleet, rooms.service_ledger.accounting, ticket, ReplicaSet(tried)
@@ -195,6 +199,19 @@ async def test_what_had_not_begun_by_the_report_is_refunded_at_the_gate(
     moving.taken_back = pending
     assert (await moving.relocated(ESTIMATE)).input is paid
     assert charged(rooms) == 2 * want
+
+
+@pytest.mark.parametrize("began", [True, False])
+async def test_content_that_no_client_got_shows_that_the_input_was_computed(began: bool) -> None:
+    """R11: whatever the last report says, which may be older. The ledger has the input once, and the next attempt does not pay it."""
+    rooms, way = rooms_of("r0"), upstream()
+    reports(rooms, "r0", "process", held(A, waiting=1))
+    attempt = await dispatched(rooms, A, way)
+    booking = attempt.booking
+    assert booking is not None
+    assert attempt.failed(ESTIMATE, began=began) == (began, Paid(began))
+    received = rooms.service_ledger.accounting.received(booking.incarnation, A.identity)
+    assert received == (100.0 if began else 0.0)
 
 
 def test_only_a_refusal_shows_that_nothing_was_computed() -> None:

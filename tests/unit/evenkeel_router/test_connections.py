@@ -26,7 +26,8 @@ from evenkeel_router.transport.upstream import (
 
 from tests.support.nasty import DONE, EVENT, OK, Asked, fine, nasty
 from tests.support.routers import PATIENCE_S, until
-from tests.support.wires import STREAM_HEAD
+from tests.support.virtual_time import run_virtually
+from tests.support.wires import STREAM_HEAD, Wire
 
 REQUEST = Outgoing("/v1/completions", "x-a: b\r\n", b'{"model":"m"}')
 
@@ -326,8 +327,9 @@ class Noted:
     def note_activity(self, now_s: float) -> None:
         self.asked.append("activity")
 
-    def check_silence(self, now_s: float) -> None:
+    def check_silence(self, now_s: float) -> float:
         self.asked.append("silence")
+        return now_s + PATIENCE_S
 
     def excuse(self, late_s: float, now_s: float) -> None:
         self.asked.append("excuse")
@@ -346,6 +348,76 @@ async def test_a_check_that_is_late_judges_no_replica() -> None:
     assert now_s <= timer.active_s["http://r1"] <= asyncio.get_running_loop().time()
     timer._check()
     assert connection.asked[4:] == ["activity", "silence"]
+
+
+class Limited(Noted):
+    """A connection whose limit ends at some time; it notes when it was judged beyond that."""
+
+    def __init__(self, until_s: float) -> None:
+        super().__init__()
+        self.until_s = until_s
+        self.ended_s = 0.0
+
+    def check_silence(self, now_s: float) -> float:
+        self.asked.append("silence")
+        self.ended_s = self.ended_s or (now_s if now_s >= self.until_s else 0.0)
+        return self.until_s
+
+
+@pytest.mark.parametrize("limit_s", [1.0, 1.01, 1.1, 1.24, 1.26])
+def test_a_limit_is_exceeded_by_no_more_than_the_least_interval(
+    limit_s: float,
+) -> None:
+    async def scene() -> None:
+        now_s = asyncio.get_running_loop().time()
+        timer, connection = SilenceTimer(), Limited(now_s + limit_s)
+        timer.watch(connection)
+        await asyncio.sleep(limit_s + 1.0)
+        late_s = connection.ended_s - connection.until_s
+        assert 0.0 <= late_s <= silence.LEAST_INTERVAL_S
+        timer.connections.clear()
+
+    run_virtually(scene())
+
+
+def test_limits_that_end_one_after_the_other_are_looked_at_together() -> None:
+    """A hung engine with many requests: each check looks at all of them."""
+
+    async def scene() -> None:
+        now_s = asyncio.get_running_loop().time()
+        connections = [Limited(now_s + 1.0 + n / 1000) for n in range(200)]
+        timer = SilenceTimer()
+        for connection in connections:
+            timer.watch(connection)
+        await asyncio.sleep(1.3)
+        assert all(one.ended_s - one.until_s <= silence.LEAST_INTERVAL_S for one in connections)
+        assert len(connections[0].asked) <= 2 * 1.3 / silence.LEAST_INTERVAL_S
+        timer.connections.clear()
+
+    run_virtually(scene())
+
+
+async def test_many_short_pauses_of_the_router_do_not_add_up_to_a_longer_limit() -> None:
+    connection = Wire().connection
+    answered = connection.send(b"", 120.0)
+    now_s = asyncio.get_running_loop().time()
+    for n in range(100):
+        connection.excuse(0.5, now_s + n)
+    assert connection.check_silence(now_s + 121.0) <= now_s + 121.0
+    with pytest.raises(SilenceError):
+        await answered
+
+
+async def test_after_a_long_pause_of_the_router_a_replica_has_as_long_again() -> None:
+    connection = Wire().connection
+    answered = connection.send(b"", 120.0)
+    now_s = asyncio.get_running_loop().time()
+    connection.excuse(600.0, now_s + 601.0)
+    assert connection.check_silence(now_s + 1200.0) == now_s + 1201.0
+    assert not answered.done()
+    connection.check_silence(now_s + 1201.0)
+    with pytest.raises(SilenceError):
+        await answered
 
 
 @pytest.mark.parametrize("begun", [False, True])

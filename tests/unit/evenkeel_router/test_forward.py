@@ -168,6 +168,51 @@ async def test_after_the_first_event_there_is_one_error_event() -> None:
         assert len(upstream.asked) == 1
 
 
+@pytest.mark.parametrize("breaks_off", [True, False])
+async def test_a_replica_that_broke_off_an_answer_shows_two_tokens_first(
+    breaks_off: bool,
+) -> None:
+    """R20: a client that has no token of it yet gets its answer elsewhere."""
+
+    def answer(replica: ReplicaConfig, request: Outgoing) -> FakeReply:
+        if replica.name == "r0":
+            return events(EVENT, BrokenError("reset"))
+        return events(EVENT, EVENT, DONE)
+
+    async with behind(answer, count=2) as (client, router, upstream):
+        for member in router.rooms.replicas.fleet:
+            member.standing.begun_s = 1.0
+            member.standing.breaks_off = breaks_off
+        body = (await client.post("/v1/completions", json=STREAM)).content
+        if breaks_off:
+            assert body == EVENT + EVENT + DONE
+        else:
+            assert body.startswith(EVENT + b'data: {"error"')
+        names = [name for name, _ in upstream.asked]
+        assert names == (["r0", "r1"] if breaks_off else ["r0"])
+        assert next(iter(router.rooms.replicas.fleet)).standing.breaks_off, "it goes on doing so"
+
+
+async def test_a_replica_that_shows_two_tokens_breaks_off_no_more() -> None:
+    async with behind(lambda *_: events(EVENT, EVENT, DONE), count=2) as (client, router, upstream):
+        for member in router.rooms.replicas.fleet:
+            member.standing.begun_s, member.standing.breaks_off = 1.0, True
+        body = (await client.post("/v1/completions", json=STREAM)).content
+        assert body == EVENT + EVENT + DONE
+        assert len(upstream.asked) == 1
+        marks = [one.standing.breaks_off for one in router.rooms.replicas.fleet]
+        assert marks == [False, True]
+
+
+async def test_what_was_seen_of_a_broken_answer_uses_an_attempt_and_is_paid_once() -> None:
+    """R11, R20: the first token of new processes is held, and shows that they computed the input."""
+    breaks = lambda *_: events(EVENT, UnansweredError("closed"))
+    async with behind(breaks, count=6) as (client, _, upstream):
+        assert (await client.post("/v1/completions", json=STREAM)).status_code == 502
+        keys = [decode(headers_of(request)["x-smg-routing-key"]) for _, request in upstream.asked]
+        assert [key.retried_by_fleet for key in keys] == [False, True, True]
+
+
 async def test_a_whole_stream_passes_untouched() -> None:
     async with behind(lambda *_: events(EVENT, EVENT + DONE)) as (client, _, _upstream):
         assert (await client.post("/v1/completions", json=STREAM)).content == EVENT + EVENT + DONE

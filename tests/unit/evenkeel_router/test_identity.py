@@ -151,6 +151,14 @@ def test_an_ipv4_proxy_is_trusted_through_an_ipv6_socket_too() -> None:
     assert not proxies.trusts("::ffff:11.1.2.3")
 
 
+def test_addresses_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenkeel_router.api.proxies._MAX_REMEMBERED", 2)
+    proxies = Proxies(("10.0.0.0/8",))
+    peers = [f"10.0.0.{n}" for n in range(9)] + [f"11.0.0.{n}" for n in range(9)]
+    assert [proxies.trusts(peer) for peer in peers] == [True] * 9 + [False] * 9
+    assert len(proxies._known) <= 2
+
+
 def test_an_unknown_tenant_is_forbidden() -> None:
     want = (Outcome.FORBIDDEN, "unknown_tenant")
     assert refused(claims(named=("nobody",), peer=TRUSTED)) == want

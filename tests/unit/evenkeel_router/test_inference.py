@@ -8,7 +8,7 @@ import pytest
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.inference import Inference, Limits, with_client_key
-from evenkeel_router.api.prompt import MAX_PARTS
+from evenkeel_router.api.prompt import MAX_PARTS, MAX_PROMPTS
 from evenkeel_router.api.reading import MAX_MEMBERS
 
 LIMITS = Limits(model="m", max_output_tokens=1000)
@@ -159,6 +159,11 @@ def test_a_body_without_need_of_change_is_forwarded_untouched(
     endpoint: Endpoint, body: bytes
 ) -> None:
     assert read(endpoint, body).body == body
+
+
+def test_as_many_sampling_parameters_as_prompts_are_allowed() -> None:
+    body = json.dumps(GENERATE | {"sampling_params": [{}] * MAX_PROMPTS}).encode()
+    assert read(Endpoint.GENERATE, body).sequences == MAX_PROMPTS
 
 
 @pytest.mark.parametrize(

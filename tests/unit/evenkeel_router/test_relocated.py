@@ -208,6 +208,27 @@ def test_a_verdict_waits_for_the_report_that_settles_it() -> None:
     run_virtually(scene())
 
 
+def test_a_verdict_that_no_report_settles_is_that_of_the_last_one_in_time() -> None:
+    """The replica dropped one of two that were taken back, and says nothing of the other: no client waits for longer than `NOTICE_S`."""
+
+    async def scene() -> None:
+        rooms, relocation, (_, one, other) = await draining()
+        assert one.taken_back is not None
+        assert one.booking is not None
+        assert other.booking is not None
+        since_s = asyncio.get_running_loop().time()
+        verdict = asyncio.create_task(one.taken_back.verdict())
+        await asyncio.sleep(0)
+        reported(rooms, relocation, held(CLIENT, running=2, admitted=2), sequence=3)
+        told = await verdict
+        assert asyncio.get_running_loop().time() - since_s == pytest.approx(NOTICE_S)
+        assert told is not None
+        assert told.paid.keys() == {one.booking.number}
+        assert told.never == {other.booking.number}
+
+    run_virtually(scene())
+
+
 @pytest.mark.parametrize("gone", [True, False])
 def test_without_another_report_there_is_no_verdict(gone: bool) -> None:
     """At once where no report can come, otherwise after a while."""

@@ -12,7 +12,7 @@ import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet
 from evenkeel_router.app import Router, running
-from evenkeel_router.fleet.health import HealthMonitor
+from evenkeel_router.fleet.health import NEW_LOOKS, HealthMonitor
 from evenkeel_router.fleet.probe import ProbeVerdict
 from evenkeel_router.fleet.selection import ALL
 from evenkeel_router.fleet.suspicion import NEW, Evidence
@@ -227,6 +227,58 @@ async def test_one_client_alone_makes_no_replica_suspect_by_streams_that_break_o
     first = tickets[0]
     monitor.broke_off(first, "another", FAILS)
     assert first.member.suspect
+
+
+async def test_a_replica_that_broke_off_an_answer_is_to_show_more_of_the_next_one() -> None:
+    rooms = rooms_of("r0", "r1", "r2")
+    monitor = HealthMonitor(rooms.settings, rooms.replicas, rooms.service_ledger, FakeProber())
+    first, second, third = (selected(rooms, client(), gated=False).ticket for _ in range(3))
+    assert len({one.member for one in (first, second, third)}) == 3
+    monitor.broke_off(first, "one", FAILS)
+    monitor.broke_off(second, "one", FAILS)
+    marks = [one.member.standing.breaks_off for one in (first, second, third)]
+    assert marks == [True, False, False], "the second one may be the fault of the client"
+
+
+async def test_a_replica_that_returned_is_trusted_after_a_while_without_requests() -> None:
+    """Else an alert would name it for as long as caches attract all requests to others."""
+    fleet = Fleet({"r0"})
+    async with fleet.running(2, first_rest_s=0.05) as (router, client):
+        await failing(client, fleet, FAILURES)
+        member = router.rooms.replicas.fleet.member("r0")
+        assert member is not None
+        fleet.failing.clear()
+        await until(lambda: bool(router.rooms.replicas.fleet.rested), "the rest to end")
+        assert (await client.post("/v1/completions", json=BODY)).status_code == 200
+        assert member.standing.suspicion
+        await until(lambda: member.standing.allowed is None, "the while to end")
+        assert not member.standing.suspicion
+        assert member.routable
+        assert router.rooms.replicas.fleet.routable.bit_count() == 2
+
+
+async def test_a_replica_that_returned_is_not_trusted_while_it_has_not_answered() -> None:
+    fleet = Fleet({"r0"})
+    async with fleet.running(2, first_rest_s=0.05) as (router, client):
+        await failing(client, fleet, FAILURES)
+        replicas_ = router.rooms.replicas.fleet
+        member = replicas_.member("r0")
+        assert member is not None
+        fleet.failing.clear()
+        await until(lambda: bool(replicas_.rested), "the rest to end")
+        assert (await client.post("/v1/completions", json=BODY)).status_code == 200
+        await until(lambda: member.routable, "it to return")
+        ticket = replicas_.select(
+            replicas_.match("ns/a/c", weight=1.0, text=b"x", input_tokens=1),
+            ReplicaSet(replicas_.routable & ~(1 << (member.slot or 0))),
+        )
+        assert ticket is not None
+        assert ticket.member is member
+        probes = fleet.prober.probes
+        await until(lambda: fleet.prober.probes > probes + 6 * NEW_LOOKS, "many probes")
+        assert member.standing.allowed == 2
+        replicas_.finished(ticket, None)
+        await until(lambda: member.standing.allowed is None, "the while to end")
 
 
 async def test_a_replica_on_its_way_back_takes_all_requests_if_it_is_the_last() -> None:
