@@ -336,3 +336,29 @@ def test_a_process_that_drained_and_comes_back_serves() -> None:
     assert of.is_draining("first"), "what waits there is moved"
     meet(of, "r0", "first", 2.0)
     assert not of.is_draining("first")
+
+
+def test_a_report_without_news_does_not_reach_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, told = books(), []
+    meet(of, "r0", "one")
+    observe = of.ledger.observe
+
+    def noted(incarnation: str, **what: Any) -> None:
+        told.append((what["since"], what["sequence"]))
+        observe(incarnation, **what)
+
+    monkeypatch.setattr(of.ledger, "observe", noted)
+
+    def take(since: int, sequence: int) -> None:
+        of.observe("one", (), policy="DLPM", sequence=sequence, since=since)
+
+    tell(of, "one", report(A.identity, 70, -60), sequence=4)
+    take(4, 4)
+    take(2, 3)  # late
+    assert told == [(0, 4)]
+    take(4, 6)  # rows changed and were told in a piece before
+    assert of.ledger.sequence("one") == 6
+    of.drains("r0")
+    take(0, 6)  # all that there is
+    assert told == [(0, 4), (4, 6), (0, 6)]
+    assert not of.is_incomplete("one")
