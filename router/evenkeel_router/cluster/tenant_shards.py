@@ -146,7 +146,7 @@ def _remaining(
 def _put_back(
     tenants: list[TenantConfig],
     before: Iterable[TenantConfig],
-    places: Mapping[tuple[str, str], int],
+    places: dict[tuple[str, str], int],
 ) -> Generator[None, None, None]:
     """Tenants with an invalid spec stay as they were `before`. `places`: namespace and name → the place among `tenants`."""
     kept = {}
