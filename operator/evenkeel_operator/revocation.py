@@ -20,7 +20,13 @@ from evenkeel_operator.cluster.store import TENANT, Key, Store
 from evenkeel_operator.core.objects import Ref
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.roster import Grant, Roster
-from evenkeel_operator.core.sharding import LiveConfig, config_without, index_without, revoked
+from evenkeel_operator.core.sharding import (
+    LiveConfig,
+    config_without,
+    index_without,
+    revoked,
+    write_config,
+)
 
 
 class Wanted:
@@ -67,6 +73,8 @@ class Revocation:
         """Revoke. Returns notes of refused writes. Raises `ClusterError`, after what can be revoked was."""
         live = await self._observer.live_configs.read(key)
         rosters, failure = await self._rosters(key, {one.config.namespace for one in live.grants})
+        if key not in self._done:  # tenants may have been read after what routers have
+            live = self._observer.live_configs.share(key, live)
         notes: tuple[Note, ...] = ()
         versions = tuple((name, one.version) for name, one in sorted(rosters.items()))
         state = (versions, live.core, live.inline, live.index, tuple(live.shards.items()))
@@ -78,8 +86,10 @@ class Revocation:
                     document = {INDEX_ENTRY: write_index(index)}
                     notes += await self._write(key, index_name(key.base), document)
                 if config is not None:
+                    data = write_config(config.plain, config.inline)
+                    self._observer.live_configs.rewritten(key, data, config)
                     notes += await self._write(
-                        key, router_name(key.base), {ROUTER_CONFIG_KEY: config}
+                        key, router_name(key.base), {ROUTER_CONFIG_KEY: data}
                     )
             elif failure is None:
                 self._done[key] = state

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+import msgspec
+from evenkeel_contract.messages import UNREADABLE
 from evenkeel_contract.names import ROUTER_CONFIG_KEY, router_name
 from evenkeel_contract.tenantshards import (
     INDEX_ENTRY,
@@ -26,6 +29,16 @@ from evenkeel_operator.core.roster import Grant
 from evenkeel_operator.core.sharding import Layout, LiveConfig, Shard, read_config
 
 
+class _Named(msgspec.Struct):
+    """What a tenant's JSON says first of all: a twentieth of the time of all of it."""
+
+    namespace: str
+    name: str
+
+
+_named: Final = msgspec.json.Decoder(_Named)
+
+
 class LiveConfigs:
     """The configurations of all services."""
 
@@ -42,17 +55,52 @@ class LiveConfigs:
     def laid_out(self, key: Key, layout: Layout) -> None:
         """A pass is about to write this: it need not be read again."""
         shards = {one.digest: one.grants for one in layout.shards.values()}
-        self._known[key] = {**self._known.get(key, {}), **shards}
+        known = self._known.get(key, {})
+        self._known[key] = {**known, **shards, layout.config: layout.read_back}
+
+    def rewritten(self, key: Key, data: bytes, holds: LiveConfig) -> None:
+        """A pass is about to write this RouterConfig: it need not be read again."""
+        digest = digest_of(b64encode(data).decode())
+        self._known[key] = {**self._known.get(key, {}), digest: holds}
+
+    def share(self, key: Key, live: LiveConfig) -> LiveConfig:
+        """What routers have, with the rosters' objects for tenants that are as they should be: each service would keep its own."""
+        self._known[key] = {digest: self._shared(one) for digest, one in self._known[key].items()}
+        shards = {name: self._shared(one) for name, one in live.shards.items()}
+        return replace(live, inline=self._shared(live.inline), shards=shards)
+
+    def _shared(self, one: Any) -> Any:
+        match one:
+            case LiveConfig():
+                return replace(one, inline=self._shared(one.inline))
+            case Shard():
+                return replace(one, grants=self._shared(one.grants))
+            case tuple():
+                rosters = self._store.roster
+                return tuple(
+                    rosters(grant.config.namespace).known(grant.raw, grant.config.name) or grant
+                    for grant in one
+                )
+        return one
 
     def _intern(self, raws: Iterable[bytes]) -> tuple[Grant, ...]:
         """Grants of JSON that routers have, without invalid ones."""
         found = []
         for raw in raws:
-            config, _ = read_tenant(raw)
-            if config is not None:
-                known = self._store.roster(config.namespace).known(raw, config)
-                found.append(known or Grant(config, raw, slot_of(config.name)))
+            grant = self._known_grant(raw)
+            if grant is None:
+                config, _ = read_tenant(raw)
+                grant = None if config is None else Grant(config, raw, slot_of(config.name))
+            if grant is not None:
+                found.append(grant)
         return tuple(found)
+
+    def _known_grant(self, raw: bytes) -> Grant | None:
+        """The roster's grant with this JSON."""
+        with suppress(*UNREADABLE):
+            named = _named.decode(raw)
+            return self._store.roster(named.namespace).known(raw, named.name)
+        return None
 
     async def read(self, key: Key) -> LiveConfig:
         """The configuration of a service's routers. Raises `ClusterError`."""

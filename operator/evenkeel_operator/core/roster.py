@@ -258,9 +258,9 @@ class Roster:
         if missing or unlabelled or clashing:
             self.findings[name] = KeyFindings(tuple(sorted(missing)), unlabelled, clashing)
 
-    def known(self, raw: bytes, config: TenantConfig) -> Grant | None:
-        """The grant with this JSON, if the tenant is as it should be."""
-        grant = self.grants.get(config.name)
+    def known(self, raw: bytes, name: str) -> Grant | None:
+        """The grant of a tenant, if that has this JSON: it is as it should be."""
+        grant = self.grants.get(name)
         return grant if grant is not None and grant.raw == raw else None
 
     def overlay(self, present: Callable[[str], TenantConfig | None]) -> dict[str, Grant]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -90,23 +90,18 @@ Intern = Callable[[Iterable[bytes]], tuple[Grant, ...]]
 def read_config(data: bytes, intern: Intern) -> LiveConfig:
     """A RouterConfig of a Secret."""
     try:
-        plain = msgspec.json.decode(data)
-        raws = msgspec.json.decode(data, type=_Document).tenancy.tenants
+        # Thousands of tenants are not made into plain data.
+        parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        rest = msgspec.json.decode(parts.pop("tenancy", b"{}"), type=dict[str, msgspec.Raw])
+        raws = msgspec.json.decode(rest.pop("tenants", b"[]"), type=list[msgspec.Raw])
+        plain = {name: msgspec.json.decode(part) for name, part in parts.items()}
+        tenancy = {name: msgspec.json.decode(part) for name, part in rest.items()}
     except UNREADABLE:
         return LiveConfig()
-    tenancy = {key: value for key, value in plain.get("tenancy", {}).items() if key != "tenants"}
-    plain = {**plain, "tenancy": tenancy}
+    plain["tenancy"] = tenancy
     core, faults = salvage(RouterConfig, plain)
     faults += tuple(without_echoes(check_router_config(core), faults))
     return LiveConfig(plain, None if faults else core, intern(map(bytes, raws)))
-
-
-class _Tenancy(msgspec.Struct):
-    tenants: list[msgspec.Raw] = []
-
-
-class _Document(msgspec.Struct):
-    tenancy: _Tenancy = msgspec.field(default_factory=_Tenancy)
 
 
 def write_config(plain: Mapping[str, Any], tenants: Iterable[Grant]) -> bytes:
@@ -152,8 +147,8 @@ def revoked(live: LiveConfig, wanted: Callable[[TenantConfig], Grant | None]) ->
     )
 
 
-def config_without(live: LiveConfig, gone: Revoked) -> bytes | None:
-    """The RouterConfig without what is revoked; None if it has nothing of it."""
+def config_without(live: LiveConfig, gone: Revoked) -> LiveConfig | None:
+    """What the RouterConfig holds without what is revoked; None if it has nothing of it."""
     left = Index(
         revoked_tenants=frozenset(gone.tenants),
         revoked_keys=frozenset(key[:PREFIX] for key in gone.keys),
@@ -164,7 +159,7 @@ def config_without(live: LiveConfig, gone: Revoked) -> bytes | None:
         changed |= remaining is not grant.config
         if remaining is not None:
             found.append(grant if remaining is grant.config else Grant.of(remaining))
-    return write_config(live.plain, found) if changed else None
+    return LiveConfig(live.plain, live.core, tuple(found)) if changed else None
 
 
 def index_without(live: LiveConfig, gone: Revoked) -> Index | None:
@@ -206,13 +201,16 @@ class Layout:
     """Tenants for which there is no room, the youngest first."""
     fill: float = 0.0
     """The largest part of a limit that is used."""
+    read_back: LiveConfig = field(default_factory=LiveConfig)
+    """What the RouterConfig holds, as one would read it."""
 
 
 class Planner:
     """Lays out the tenants of one service. Remembers the digests of what it laid out last."""
 
     def __init__(self) -> None:
-        self._config: tuple[bytes, tuple[Grant, ...], str] | None = None
+        self._config: tuple[bytes, LiveConfig, str] | None = None
+        """The RouterConfig without tenants; what the whole one holds, and its digest."""
         self._shards: dict[str, Shard] = {}
 
     def lay_out(
@@ -231,19 +229,20 @@ class Planner:
         length = len(head) + sum(len(grant.raw) + 1 for grant in everyone)
         contents: dict[str, Content] = {}
         if length <= room:
-            config = self._lay_out_config(plain, head, everyone, contents)
-            return Layout(config, contents=contents, fill=length / CAPACITY_BYTES)
+            config, read_back = self._lay_out_config(plain, head, everyone, contents)
+            fill = length / CAPACITY_BYTES
+            return Layout(config, contents=contents, fill=fill, read_back=read_back)
         fitting, left_out = _fitting(grants)
         shards = self._lay_out_shards(base or core.service, fitting, live, contents)
         document = write_index(Index(shards={name: one.digest for name, one in shards.items()}))
         index = digest_of(_encoded(document))
         contents[index] = lambda: document
         inline = _oldest(grants, MAX_CONFIG_BYTES - len(head))
-        config = self._lay_out_config(plain, head, inline, contents)
+        config, read_back = self._lay_out_config(plain, head, inline, contents)
         total = sum(len(grant.raw) + 1 for grant in everyone)
         largest = max(loads(_sizes(fitting), MAX_SHARDS), default=0)
         fill = max(total / CAPACITY_BYTES, largest / MAX_SHARD_BYTES, len(head) / MAX_CONFIG_BYTES)
-        return Layout(config, index, shards, contents, left_out, fill)
+        return Layout(config, index, shards, contents, left_out, fill, read_back)
 
     def _lay_out_config(
         self,
@@ -251,13 +250,15 @@ class Planner:
         head: bytes,
         grants: tuple[Grant, ...],
         contents: dict[str, Content],
-    ) -> str:
+    ) -> tuple[str, LiveConfig]:
         known = self._config
-        if known is None or known[0] != head or known[1] != grants:
+        if known is None or known[0] != head or known[1].inline != grants:
             digest = digest_of(_encoded(write_config(plain, grants)))
-            known = self._config = head, grants, digest
+            is_same = known is not None and known[0] == head
+            rest = known[1] if known and is_same else read_config(head, lambda raws: ())
+            known = self._config = head, replace(rest, inline=grants), digest
         contents[known[2]] = lambda: write_config(plain, grants)
-        return known[2]
+        return known[2], known[1]
 
     def _lay_out_shards(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Final
 
 import msgspec
@@ -40,7 +41,8 @@ class TenantTable:
     """The RouterConfig without tenants; the last valid one."""
     _plain: Mapping[str, Any] | None = None
     _faults: tuple[Fault, ...] = ()
-    _decoded: dict[bytes, TenantConfig] = field(default_factory=dict)
+    _decoded: dict[str, dict[bytes, TenantConfig]] = field(default_factory=dict)
+    """Shard → its tenants by their JSON. One table of all would grow, and be given back, in one piece."""
     _config: RouterConfig | None = None
 
     def load(
@@ -60,16 +62,19 @@ class TenantTable:
         yield
         faults = list(self._faults)
         if index is None:
-            raws: Iterable[bytes] = map(bytes, inline)
+            shards = {"": map(bytes, inline)}
         else:
-            raws = (raw for name in index.shards for raw in shards.get(name, ()))
-        tenants = yield from self._tenants(raws, faults)
+            shards = {name: shards[name] for name in index.shards if name in shards}
+        tenants = yield from self._tenants(shards, faults)
         if index is not None and (index.revoked_tenants or index.revoked_keys):
             tenants = yield from _remaining(tenants, index)
         if self._core is None:
             return None, tuple(faults)
         known, core = self._config, self._core
-        config = replace(core, tenancy=replace(core.tenancy, tenants=tuple(tenants)))
+        whole = tuple(tenants)
+        del tenants
+        yield
+        config = replace(core, tenancy=replace(core.tenancy, tenants=whole))
         self._config = known if known == config else config
         return self._config, tuple(faults)
 
@@ -87,30 +92,42 @@ class TenantTable:
             self._core = core
 
     def _tenants(
-        self, raws: Iterable[bytes], faults: list[Fault]
+        self, shards: Mapping[str, Iterable[bytes]], faults: list[Fault]
     ) -> Generator[None, None, list[TenantConfig]]:
         found: list[TenantConfig] = []
-        decoded: dict[bytes, TenantConfig] = {}
-        before: dict[tuple[str, str], TenantConfig] | None = None
-        for number, raw in enumerate(raws):
-            tenant = self._decoded.get(raw)
-            if tenant is None:
-                tenant, own = read_tenant(raw)
-                yield
+        invalid: dict[tuple[str, str], int] = {}
+        numbers = count()
+        for name, raws in shards.items():
+            decoded: dict[bytes, TenantConfig] = {}
+            for raw, number in zip(raws, numbers, strict=False):
+                tenant = self._known(name, raw)
+                if tenant is None:
+                    tenant, own = read_tenant(raw)
+                    yield
                 if tenant is None:
                     path = f"tenancy.tenants[{number}]"
                     faults += [replace(one, path=f"{path}.{one.path}") for one in own]
-                    before = _by_name(self._config) if before is None else before
-                    tenant = before.get(_name_in(raw))
-                    if tenant is not None:
-                        found.append(tenant)
+                    invalid[_name_in(raw)] = len(found)
                     continue
-            decoded[raw] = tenant
-            found.append(tenant)
-            if not number % STEP:
-                yield
-        self._decoded = decoded
+                decoded[raw] = tenant
+                found.append(tenant)
+                if not number % STEP:
+                    yield
+            self._decoded[name] = decoded
+        # Another number of shards has other names, and the same tenants.
+        for name in self._decoded.keys() - shards.keys():
+            del self._decoded[name]
+            yield
+        if invalid and self._config is not None:
+            yield from _put_back(found, self._config.tenancy.tenants, invalid)
         return found
+
+    def _known(self, shard: str, raw: bytes) -> TenantConfig | None:
+        """A tenant that was decoded before, from whichever shard."""
+        tables = self._decoded
+        if (table := tables.get(shard)) and (tenant := table.get(raw)):
+            return tenant
+        return next((tenant for table in tables.values() if (tenant := table.get(raw))), None)
 
 
 def _remaining(
@@ -126,9 +143,24 @@ def _remaining(
     return found
 
 
-def _by_name(config: RouterConfig | None) -> dict[tuple[str, str], TenantConfig]:
-    tenants = () if config is None else config.tenancy.tenants
-    return {(tenant.namespace, tenant.name): tenant for tenant in tenants}
+def _put_back(
+    tenants: list[TenantConfig],
+    before: Iterable[TenantConfig],
+    places: dict[tuple[str, str], int],
+) -> Generator[None, None, None]:
+    """Tenants with an invalid spec stay as they were `before`. `places`: namespace and name → the place among `tenants`."""
+    kept = {}
+    for number, tenant in enumerate(before):
+        name = (tenant.namespace, tenant.name)
+        if name in places:
+            kept[name] = tenant
+        if not number % STEP:
+            yield
+    for name, place in reversed(
+        places.items()
+    ):  # the last first: what is put in moves what follows
+        if name in kept:
+            tenants.insert(place, kept[name])
 
 
 def _name_in(raw: bytes) -> tuple[str, str]:

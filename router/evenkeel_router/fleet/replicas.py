@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 from evenkeel_contract.routerconfig import (
     PrefixConfig,
     PrefixMode,
@@ -30,8 +30,7 @@ from evenkeel_router.ledger.totals import ReplicaTotals
 from evenkeel_router.settings import Settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaReport:
+class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     """The last report of one replica about itself; what it reports of clients is in the ledger."""
 
     incarnation: str

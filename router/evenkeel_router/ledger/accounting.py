@@ -265,6 +265,8 @@ class Accounting:
         since: int | None,
     ) -> None:  # fmt: skip
         """Take a report, or a piece of one: `since` is None for all pieces but the last."""
+        if not reports and since and sequence <= self.ledger.sequence(incarnation):
+            return  # no news, as of most replicas in most seconds; with `since` 0 it is all that there is
         rows = [ReplicaRow._make(_ledger_columns(report)) for report in reports]
         if policy != SEEDED_POLICY:
             # Deficits of other policies than DLPM mean something else.
@@ -376,8 +378,10 @@ class Accounting:
 
     def may_wait_at(self, incarnation: str) -> bool:
         """Whether this router has an open request at an incarnation where requests wait by its last report."""
+        if incarnation not in self._open:
+            return False
         account = self.ledger.replica_accounts.get(incarnation)
-        return account is not None and bool(account.waiting) and incarnation in self._open
+        return account is not None and bool(account.waiting)
 
     def is_idle(self, incarnation: str) -> bool:
         """Whether no request runs or waits at an incarnation by its last report; not if there was none."""

@@ -71,7 +71,8 @@ class Relocation:
 
     def reported(self, incarnation: str) -> None:
         """A report of an incarnation is in the ledger."""
-        self._settle(incarnation)
+        if incarnation in self._pending:
+            self._settle(incarnation)
         accounting, behind = self._accounting, self._behind()
         if accounting.is_incomplete(incarnation) or not self._fleet.routable:
             return
@@ -89,7 +90,7 @@ class Relocation:
             pending.end()
 
     def _settle(self, incarnation: str) -> None:
-        pending = self._pending.pop(incarnation, {})
+        pending = self._pending.pop(incarnation)
         for client, verdict in list(pending.items()):
             if verdict.reported(self._accounting.held(incarnation, client)):
                 del pending[client]
@@ -112,9 +113,10 @@ class Relocation:
 
     def _behind(self) -> ReplicaSet:
         """Routable replicas that are to catch up."""
-        fleet, now_s = self._fleet, self._now()
+        fleet = self._fleet
         if not fleet.returned and not self._catching_up:
             return EMPTY
+        now_s = self._now()
         for slot in slots_of(fleet.returned):
             self._catching_up[slot] = now_s + CATCH_UP_S
         fleet.returned = EMPTY

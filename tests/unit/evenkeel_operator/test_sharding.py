@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from evenkeel_contract.tenantshards import (
 from evenkeel_kube.client import ClusterError
 from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.core import sharding
+from evenkeel_operator.core.roster import Grant
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_lives import KEY, Operator, cluster_with_the_sample, condition, told
@@ -139,6 +141,47 @@ async def test_a_changed_tenant_changes_one_shard(monkeypatch: pytest.MonkeyPatc
     written = [one for one in cluster.writes if one.startswith("apply Secret")]
     assert len(written) == 2, written  # the shard, and the index
     assert accepted(cluster)[f"t{COUNT - 1:03}"].weight == 7
+
+
+@pytest.mark.parametrize("change", ["changed", "deleted"])
+async def test_what_the_operator_wrote_itself_is_not_read_again(change: str) -> None:
+    cluster = cluster_with_the_sample()
+    many(cluster, 8)
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    await operator.make_pass(KEY)
+    cluster.reads.clear()
+    cluster.writes.clear()
+    if change == "changed":
+        await operator.sees(cluster.put(tenant(3, weight=7)))
+    else:
+        await gone(operator, cluster, 3)
+    for _ in range(2):
+        await operator.make_pass(KEY)
+    found = accepted(cluster)
+    assert "apply Secret simulated-router" in cluster.writes
+    assert (len(found), "t003" in found) == ((8, True) if change == "changed" else (7, False))
+    assert [one for one in cluster.reads if "simulated-router" in one] == []
+    # Another life reads the same.
+    writes = len(cluster.writes)
+    await Operator(cluster).make_pass(KEY)
+    assert len(cluster.writes) == writes
+
+
+async def test_what_routers_have_shares_the_objects_of_tenants_after_a_restart() -> None:
+    cluster = cluster_with_the_sample()
+    many(cluster, 8)
+    await Operator(cluster).make_pass(KEY)
+
+    def grants() -> int:
+        gc.collect()
+        return sum(type(one) is Grant for one in gc.get_objects())
+
+    before = grants()
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    assert grants() - before == 8
+    assert operator.store.roster("team-ml").grants.keys() == accepted(cluster).keys()
 
 
 @pytest.mark.usefixtures("small")

@@ -377,3 +377,29 @@ def test_what_is_received_where_a_gate_reports_is_all_that_counts() -> None:
     of.ended(sent(of), Usage(10, 0, 5))
     assert of.received(name, A.identity) == 20.0 == of.ledger.served(A.identity)
     assert of.keeps(name, A.identity)
+
+
+def test_a_report_without_news_does_not_reach_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, told = books(), []
+    meet(of, "r0", "one")
+    observe = of.ledger.observe
+
+    def noted(incarnation: str, **what: Any) -> None:
+        told.append((what["since"], what["sequence"]))
+        observe(incarnation, **what)
+
+    monkeypatch.setattr(of.ledger, "observe", noted)
+
+    def take(since: int, sequence: int) -> None:
+        of.observe("one", (), policy="DLPM", sequence=sequence, since=since)
+
+    tell(of, "one", report(A.identity, 70, -60), sequence=4)
+    take(4, 4)
+    take(2, 3)  # late
+    assert told == [(0, 4)]
+    take(4, 6)  # rows changed and were told in a piece before
+    assert of.ledger.sequence("one") == 6
+    of.drains("r0")
+    take(0, 6)  # all that there is
+    assert told == [(0, 4), (4, 6), (0, 6)]
+    assert not of.is_incomplete("one")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -29,7 +31,7 @@ from evenkeel_contract.tenantshards import (
 from evenkeel_router.app import background
 from evenkeel_router.cluster import secret_watch
 from evenkeel_router.cluster.secret_watch import SecretSource
-from evenkeel_router.cluster.tenant_shards import TenantTable
+from evenkeel_router.cluster.tenant_shards import STEP, TenantTable
 
 from tests.support.kube_api import KubeApi, Plain, kube_api
 from tests.support.routers import applying, config_for, until
@@ -203,3 +205,67 @@ def test_an_unknown_field_keeps_the_rest_and_revokes_all_the_same() -> None:
     assert config is not None
     assert (names(config), config.model) == (["t1"], core.model)
     assert any("futureField" in fault for fault in faults)
+
+
+def in_shards(tenants: list[TenantConfig], number: int) -> dict[str, list[bytes]]:
+    """Shards with the same number of tenants each."""
+    raws = [write_tenant(one) for one in tenants]
+    size = -(-len(raws) // number)
+    return {f"{number}-{at}": raws[at * size : (at + 1) * size] for at in range(number)}
+
+
+def load_shards(
+    table: TenantTable, shards: dict[str, list[bytes]], step: Callable[[], None] = lambda: None
+) -> tuple[TenantConfig, ...]:
+    """What a table has of these shards; `step` is called after each step."""
+    steps = table.load(
+        dump_router_config(config_for()), Index(shards=dict.fromkeys(shards, "")), shards
+    )
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            step()
+            config, _ = end.value
+            return tuple(config.tenancy.tenants)
+        step()
+
+
+def test_tenants_keep_their_objects_in_another_number_of_shards() -> None:
+    table, tenants = TenantTable(), [tenant(number) for number in range(30)]
+    first = load_shards(table, in_shards(tenants, 2))
+    second = load_shards(table, in_shards([*tenants, tenant(30)], 4))
+    assert len(second) == 31
+    assert all(one is other for one, other in zip(first, second, strict=False))
+    # Shards that are gone are not kept.
+    third = load_shards(table, in_shards(tenants[:2], 1))
+    assert load_shards(table, in_shards(tenants, 2))[2] is not first[2]
+    assert third == first[:2]
+
+
+def test_no_step_takes_or_gives_back_the_memory_of_all_tenants() -> None:
+    tenants = [tenant(number) for number in range(4096)]
+    tracemalloc.start()
+    table = TenantTable()
+    load_shards(table, in_shards(tenants, 16))
+    tenants[2000] = tenant(2000, weight=7)
+    shards, sizes = in_shards(tenants, 16), []
+    load_shards(table, shards, lambda: sizes.append(tracemalloc.get_traced_memory()[0]))
+    tracemalloc.stop()
+    assert max(abs(after - before) for before, after in pairwise(sizes)) < 200_000
+
+
+def test_an_invalid_tenant_among_many_is_looked_up_in_steps() -> None:
+    table, tenants = TenantTable(), [tenant(number, weight=2) for number in range(2048)]
+    load_shards(table, in_shards(tenants, 2))
+    shards, steps = in_shards(tenants, 2), [0, 0]
+    for turn in (0, 1):
+
+        def step(turn: int = turn) -> None:
+            steps[turn] += 1
+
+        found = load_shards(table, shards, step)
+        assert found == tuple(tenants)
+        for place in (7, 8):
+            shards["2-0"][place] = shards["2-0"][place].replace(b'"weight":2', b'"weight":0')
+    assert steps[1] - steps[0] >= len(tenants) // STEP
