@@ -27,7 +27,8 @@ KEY, LAW, BASE = "sk-ads-gateway", "sk-law-gateway", "models-gateway"
 SMALL = "small-1b"
 FLOOD = 24
 """Open requests of a tenant at a model: three batches."""
-CONVERSATIONS, TURNS = 4, 5
+CONVERSATIONS, TURNS = 5, 5
+"""An odd number, so that replicas in turn would not keep a conversation by chance."""
 
 
 @pytest.fixture(scope="module")
