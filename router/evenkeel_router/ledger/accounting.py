@@ -23,6 +23,7 @@ from evenkeel_fairshare.ledger.replica_rows import REQUESTS, REST, RUNNING, SERV
 
 from evenkeel_router.api.identity import WHOLE, Client, Paid
 from evenkeel_router.ledger.held_work import HeldWork, RelocationVerdict
+from evenkeel_router.ledger.unreported import UNREPORTED, name_of
 
 SEEDED_POLICY: Final = "DLPM"
 """The replica policy that keeps deficits, and starts them from seeds."""
@@ -31,8 +32,6 @@ _AUTO, _ROUTER = QueueOwner.AUTO, QueueOwner.ROUTER
 _ledger_columns = attrgetter(*ReplicaRow._fields)
 MAX_LATENCIES: Final = 10_000
 """Clients of each incarnation whose inter-token latency is kept, about 2 MB."""
-UNREPORTED: Final = "~"
-"""First character of the names that routers give to incarnations without reports."""
 JOINING_S: Final = 10.0
 """Replicas that come within this time join together (R5): what a client carries is spread over them."""
 
@@ -117,7 +116,7 @@ class Accounting:
     def meets_unreported(self, replica: str, now_s: float) -> None:
         """A replica without reports joins. The ledger will have only the service that this router receives from it."""
         self._unreported += 1
-        name = f"{_unreported(replica, self.ledger.router)}{self._unreported}"
+        name = f"{name_of(replica, self.ledger.router)}{self._unreported}"
         self.meets(replica, name, policy="", now_s=now_s)
 
     def unreported(self, replica: str) -> str:
@@ -134,7 +133,7 @@ class Accounting:
     def unreported_elsewhere(self, replica: str, router: str) -> str:
         """The name under which another router accounts for a replica without reports; empty: that router does not use
         the replica, or gets its reports."""
-        prefix = _unreported(replica, router)
+        prefix = name_of(replica, router)
         return next(
             (name for name in self.ledger.live_of.get(router, ()) if name.startswith(prefix)), ""
         )
@@ -443,20 +442,3 @@ class Accounting:
         if paid.input and paid.booked:
             return service
         return service + cost.input_cost(extend)
-
-
-def _unreported(replica: str, router: str) -> str:
-    """The names that a router gives to the processes of a replica without reports begin like this."""
-    return f"{UNREPORTED}{replica}@{router}#"
-
-
-def router_of(incarnation: str) -> str:
-    """The router that gave an incarnation without reports its name; empty: the incarnation reports."""
-    if not incarnation.startswith(UNREPORTED):
-        return ""
-    return incarnation.rpartition("@")[2].rpartition("#")[0]
-
-
-def replica_of(incarnation: str) -> str:
-    """A common name of the incarnations that several routers account for one replica without reports; else the incarnation's own."""
-    return incarnation.rpartition("@")[0] if incarnation.startswith(UNREPORTED) else incarnation

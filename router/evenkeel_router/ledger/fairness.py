@@ -29,8 +29,8 @@ from evenkeel_fairshare.verdict import AS_OWED
 from evenkeel_fairshare.window import Moment, Taken, Window
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
-from evenkeel_router.ledger.accounting import replica_of
 from evenkeel_router.ledger.backlog import Backlog, look
+from evenkeel_router.ledger.unreported import replica_of
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
 SERVICE: Final = ""

@@ -16,11 +16,12 @@ from evenkeel_fairshare.ledger import CarryRules, Ledger
 from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, LARGEST_QUANTUM
 
-from evenkeel_router.ledger.accounting import Accounting, router_of
+from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.ledger.contacts import CellContact, Peer, PeerContact
 from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.ledger.totals import DemandMeter
+from evenkeel_router.ledger.unreported import router_of
 from evenkeel_router.ledger.weights import ConfiguredWeights
 from evenkeel_router.settings import Settings
 
