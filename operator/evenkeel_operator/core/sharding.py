@@ -229,7 +229,7 @@ class Planner:
         length = len(head) + sum(len(grant.raw) + 1 for grant in everyone)
         contents: dict[str, Content] = {}
         if length <= room:
-            config, read_back = self._lay_out_config(plain, head, everyone, contents)
+            config, read_back = self._lay_out_config(core, plain, head, everyone, contents)
             fill = length / CAPACITY_BYTES
             return Layout(config, contents=contents, fill=fill, read_back=read_back)
         fitting, left_out = _fitting(grants)
@@ -238,7 +238,7 @@ class Planner:
         index = digest_of(_encoded(document))
         contents[index] = lambda: document
         inline = _oldest(grants, MAX_CONFIG_BYTES - len(head))
-        config, read_back = self._lay_out_config(plain, head, inline, contents)
+        config, read_back = self._lay_out_config(core, plain, head, inline, contents)
         total = sum(len(grant.raw) + 1 for grant in everyone)
         largest = max(loads(_sizes(fitting), MAX_SHARDS), default=0)
         fill = max(total / CAPACITY_BYTES, largest / MAX_SHARD_BYTES, len(head) / MAX_CONFIG_BYTES)
@@ -246,6 +246,7 @@ class Planner:
 
     def _lay_out_config(
         self,
+        core: RouterConfig,
         plain: Mapping[str, Any],
         head: bytes,
         grants: tuple[Grant, ...],
@@ -255,7 +256,7 @@ class Planner:
         if known is None or known[0] != head or known[1].inline != grants:
             digest = digest_of(_encoded(write_config(plain, grants)))
             is_same = known is not None and known[0] == head
-            rest = known[1] if known and is_same else read_config(head, lambda raws: ())
+            rest = known[1] if known and is_same else _written(core, head)
             known = self._config = head, replace(rest, inline=grants), digest
         contents[known[2]] = lambda: write_config(plain, grants)
         return known[2], known[1]
@@ -283,6 +284,13 @@ class Planner:
             contents[shard.digest] = _writer(wanted)
         self._shards = found
         return found
+
+
+def _written(core: RouterConfig, head: bytes) -> LiveConfig:
+    """What a RouterConfig without tenants holds, as `read_config` would find it."""
+    plain = msgspec.json.decode(head)
+    plain["tenancy"].pop("tenants")
+    return LiveConfig(plain, core)
 
 
 def _writer(grants: tuple[Grant, ...]) -> Content:
