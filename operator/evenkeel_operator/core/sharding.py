@@ -229,7 +229,7 @@ class Planner:
         length = len(head) + sum(len(grant.raw) + 1 for grant in everyone)
         contents: dict[str, Content] = {}
         if length <= room:
-            config, read_back = self._lay_out_config(core, plain, head, everyone, contents)
+            config, read_back = self._lay_out_config(core, plain, head, everyone, contents=contents)
             fill = length / CAPACITY_BYTES
             return Layout(config, contents=contents, fill=fill, read_back=read_back)
         fitting, left_out = _fitting(grants)
@@ -238,7 +238,7 @@ class Planner:
         index = digest_of(_encoded(document))
         contents[index] = lambda: document
         inline = _oldest(grants, MAX_CONFIG_BYTES - len(head))
-        config, read_back = self._lay_out_config(core, plain, head, inline, contents)
+        config, read_back = self._lay_out_config(core, plain, head, inline, contents=contents)
         total = sum(len(grant.raw) + 1 for grant in everyone)
         largest = max(loads(_sizes(fitting), MAX_SHARDS), default=0)
         fill = max(total / CAPACITY_BYTES, largest / MAX_SHARD_BYTES, len(head) / MAX_CONFIG_BYTES)
@@ -250,6 +250,7 @@ class Planner:
         plain: Mapping[str, Any],
         head: bytes,
         grants: tuple[Grant, ...],
+        *,
         contents: dict[str, Content],
     ) -> tuple[str, LiveConfig]:
         known = self._config

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from evenkeel_contract.routerconfig import TenantConfig
+from evenkeel_contract.routerconfig import ReplicaConfig, TenantConfig
 from evenkeel_contract.routerdocument import parse_router_config
 from evenkeel_contract.tenantshards import (
     INDEX_ENTRY,
@@ -28,6 +28,7 @@ from evenkeel_operator.core.roster import Grant
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_lives import KEY, Operator, cluster_with_the_sample, condition, told
+from tests.support.routers import config_for, tenancy
 
 COUNT = 60
 
@@ -342,3 +343,12 @@ async def test_a_key_that_moves_to_another_tenant_is_not_lost() -> None:
     assert found["t005"].api_keys == ()
     assert [key.sha256 for key in found["t050"].api_keys] == [sha256(5)]
     assert len(sha256(5)[:PREFIX]) == PREFIX
+
+
+def test_what_the_operator_wrote_is_known_as_if_it_were_read() -> None:
+    replicas = (ReplicaConfig(name="r0", url="http://10.0.0.1:30000"),)
+    core = config_for(*replicas, tenancy=tenancy(tenants=()), ttft_threshold_s=2.5)
+    layout = sharding.Planner().lay_out(core, (), sharding.LiveConfig())
+    written = layout.contents[layout.config]()
+    assert layout.read_back == sharding.read_config(written, lambda raws: ())
+    assert layout.read_back.core is not None
