@@ -36,6 +36,8 @@ STEP: Final = 0.5
 without end; half of one ends within some intervals, also if figures are two intervals old."""
 
 
+ROUNDING: Final = 1e-9
+"""Part of a capacity that is no demand: sums of floats are inexact."""
 STEP_TENANTS: Final = 100
 """Tenants of one step of work that is done in steps: a fraction of a millisecond."""
 _Item = TypeVar("_Item")
@@ -142,9 +144,10 @@ def _level(tenants: Mapping[str, TenantInCell], capacity: float) -> Steps[float 
         yield
     bends = merge(*parts)
     level, slope = next(bends)
-    taken = 0.0
+    # Where the demand of one ends with the capacity, rounding must not decide whether the level rises to that of the next one.
+    taken, enough = 0.0, capacity * (1 - ROUNDING)
     for n, (at, more) in enumerate(bends):
-        if taken + slope * (at - level) >= capacity:
+        if taken + slope * (at - level) >= enough:
             break
         taken += slope * (at - level)
         level, slope = at, slope + more

@@ -182,6 +182,26 @@ def test_weights_depend_on_engine_seconds_alone(gateway: Gateway, factor: float)
         assert found[name] == pytest.approx(own, rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.parametrize("factor", [1e-6, 0.01, 0.1, 0.3, 3.0, 7.0])
+def test_rounding_decides_nothing_where_a_demand_ends_with_the_capacity(factor: float) -> None:
+    """One tenant of "both" would take all of it, and no more. The other one has so much elsewhere that only its floor is left."""
+    here, there = (
+        Gateway(
+            weights={"a": 2.0, "b": 1.0},
+            capacity={"both": 1000.0 * size, "one": 15000.0, "other": 20000.0},
+            token_cost_s={"both": 1e-3 / size, "one": 1e-4, "other": 1e-4},
+            demand={
+                "both": {"a": 1000.0 * size, "b": 1000.0 * size},
+                "one": {"a": 15000.0},
+                "other": {"b": 20000.0},
+            },
+        )
+        for size in (1.0, factor)
+    )
+    expected = here.local(here.alone())["both"]
+    assert there.local(there.alone())["both"] == pytest.approx(expected, rel=1e-6)
+
+
 @given(gateways())
 def test_one_service_uses_the_global_weights(gateway: Gateway) -> None:
     (service, *_) = gateway.demand
