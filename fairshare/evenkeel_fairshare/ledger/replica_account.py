@@ -114,7 +114,7 @@ class ReplicaAccount(CountedAccount):
             return 0.0
         self.service += now - reported
         floor = self._floor(client)
-        if floor <= reported and not self._unnamed:
+        if floor <= reported and floor <= now and not self._unnamed:
             return now - reported
         return self._counted(client, now, floor) - self._counted(client, reported, floor)
 

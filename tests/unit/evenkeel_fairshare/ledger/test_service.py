@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evenkeel_fairshare.ledger import Compactor, Ledger, ReplicaRow
 
-from tests.support.ledger_worlds import ledger
+from tests.support.ledger_worlds import kept, ledger, recounted
 
 A, B = "ns/t/a", "ns/t/b"
 
@@ -22,6 +22,14 @@ class TestService:
         report(here, 2, a=60)
         assert here.grown() == {A: 10}
         assert here.service == {A: 60, B: 30}
+
+    def test_it_stays_at_what_was_received_if_a_later_report_says_less(self):
+        here = ledger("only")
+        report(here, 1, a=10)
+        here.received("alive", A, 7)
+        report(here, 2, a=3)
+        assert here.served(A) == 7.0
+        assert kept(here) == recounted(here)
 
     def test_compaction_changes_no_service(self):
         here = ledger("only")
