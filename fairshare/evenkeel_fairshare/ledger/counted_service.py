@@ -110,7 +110,7 @@ class CountedService:
         self._looks = self._looks[1], self._changes.revision
         for incarnation in changed:
             account = self.replica_accounts.get(incarnation)
-            if account is None or incarnation not in live or account.closed_by:
+            if account is None or incarnation not in live:
                 continue  # what has ended stays as it is
             heads = {router: one.looks[1] for router, one in account.accounts.items()}
             names = list(dict.fromkeys(n for one in account.accounts.values() for n in one.look()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_fairshare.ledger import Ledger, ReplicaRow
-from evenkeel_fairshare.ledger.router_account import RouterAccount
+from evenkeel_fairshare.ledger.router_account import RouterAccount, floor_of
 
 from tests.support.ledger_worlds import (
     ALICE,
@@ -66,6 +66,55 @@ class TestBase:
         assert kept(here) == recounted(here)
 
 
+class TestFloor:
+    @pytest.mark.parametrize(
+        ("statements", "floor"),
+        [
+            ([], 0.0),
+            ([(10.0, 5.0)], 15.0),
+            ([(0.0, 5.0), (30.0, 4.0)], 34.0),
+            ([(30.0, 4.0), (0.0, 40.0)], 44.0),
+            ([(0.0, 40.0), (0.0, 30.0), (100.0, 2.0), (90.0, 3.0)], 102.0),
+            ([(7.0, 1.0), (7.0, 2.0)], 10.0),
+        ],
+    )
+    def test_it_is_the_most_that_statements_prove(
+        self, statements: list[tuple[float, float]], floor: float
+    ) -> None:
+        assert floor_of(statements) == floor
+
+    def test_what_several_routers_received_adds_up(self) -> None:
+        here, there = ledger("here"), ledger("there")
+        for of in (here, there):
+            of.received("r", ALICE, 30.0)
+        report(here, "r", 1, reported(ALICE, 50.0))
+        here.merge(there.delta())
+        assert here.served(ALICE) == 60.0
+        here.received("r", ALICE, 5.0)
+        assert here.served(ALICE) == 65.0
+        assert kept(here) == recounted(here)
+
+    def test_a_row_with_a_promise_begins_anew_at_what_is_reported(self) -> None:
+        here = ledger("here")
+        here.promised("r", ALICE, seed=-5.0, tenant_seed=0.0)
+        here.received("r", ALICE, 30.0)
+        report(here, "r", 1, reported(ALICE, 40.0, seed=-5.0))
+        for _ in range(3):
+            look(here, {"r"})
+        assert stated(_own(here), ALICE) == (40.0, 0.0)
+        here.received("r", ALICE, 5.0)
+        assert here.served(ALICE) == 45.0
+
+    def test_rows_of_an_ended_process_stay(self) -> None:
+        here = ledger("here")
+        here.received("r", ALICE, 30.0)
+        report(here, "r", 1, reported(ALICE, 30.0))
+        here.closed("r")
+        for _ in range(3):
+            look(here, {"r"})
+        assert stated(_own(here), ALICE) == (0.0, 30.0)
+
+
 class TestReread:
     """The rows of a replica are asked for anew, after routers have dropped what these cover."""
 
@@ -89,6 +138,14 @@ class TestReread:
         here.observe("r", since=5, sequence=9, rows=[reported(BOB, 20.0)])
         assert (here.served(ALICE), here.served(BOB)) == (30.0, 20.0)
         assert set(here.grown().values()) == {0.0}
+        assert kept(here) == recounted(here)
+
+    def test_what_is_received_meanwhile_counts_beyond_what_was_known(self) -> None:
+        here = self.silent()
+        here.received("r", ALICE, 5.0)
+        assert here.served(ALICE) == 30.0  # it may be a part of that
+        here.received("r", ALICE, 27.0)
+        assert here.served(ALICE) == 32.0
         assert kept(here) == recounted(here)
 
     def test_no_client_gets_another_seed_meanwhile(self) -> None:
