@@ -217,6 +217,16 @@ def test_where_no_report_ever_came_nothing_is_charged_twice() -> None:
     assert of.ledger.served(A.identity) == 20 + 2 * 4  # once, by the attempt that succeeded
 
 
+def test_what_began_where_nothing_is_booked_is_booked_by_the_next_attempt() -> None:
+    of = books()
+    paid = of.failed(sent(of), Usage(30, 10, 0), began=True)  # no process is known there yet
+    assert (paid.input, paid.booked) == (True, False)
+    meet(of, "r0", "one")
+    paid = of.failed(sent(of), Usage(30, 10, 0), began=True)
+    assert (paid.input, paid.booked) == (True, True)
+    assert of.ledger.served(A.identity) == 20
+
+
 def test_a_departed_incarnation_is_closed_when_nothing_is_open_there() -> None:
     of = books()
     meet(of, "r0", "first")
