@@ -367,7 +367,8 @@ class HealthMonitor:
         ticket.member.standing.answers = max(0, ticket.member.standing.answers - 1)
         self.avoid(client, ticket)
         if not known:  # else the client's requests may be the cause
-            ticket.member.standing.breaks_off = self._replicas.fleet.alive(ticket)
+            if self._replicas.fleet.alive(ticket):  # its successor broke nothing off
+                ticket.member.standing.breaks_off = True
             self._blame(ticket, evidence)
 
     def silent(self, ticket: Ticket, client: str, since_s: float) -> None:

@@ -240,6 +240,17 @@ async def test_a_replica_that_broke_off_an_answer_is_to_show_more_of_the_next_on
     assert marks == [True, False, False], "the second one may be the fault of the client"
 
 
+@pytest.mark.parametrize("marked", [False, True])
+async def test_what_a_process_broke_off_marks_no_process_after_it(marked: bool) -> None:
+    rooms = rooms_of("r0", "r1")
+    monitor = HealthMonitor(rooms.settings, rooms.replicas, rooms.service_ledger, FakeProber())
+    ticket = selected(rooms, client(), gated=False).ticket
+    ticket.member.lives += 1
+    ticket.member.standing.breaks_off = marked
+    monitor.broke_off(ticket, "one", FAILS)
+    assert ticket.member.standing.breaks_off is marked
+
+
 async def test_a_replica_that_returned_is_trusted_after_a_while_without_requests() -> None:
     """Else an alert would name it for as long as caches attract all requests to others."""
     fleet = Fleet({"r0"})
