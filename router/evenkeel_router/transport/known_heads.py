@@ -47,7 +47,7 @@ class KnownHeads:
         if known is None:
             return None
         end = data.find(b"\r", start, start + _MOST_DIGITS + 1)
-        if end < 0 or not data.startswith(known.behind, end):
+        if not data.startswith(known.behind, end):
             return None
         body = data[end + len(known.behind) :]
         length = str(len(body))

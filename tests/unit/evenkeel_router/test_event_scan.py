@@ -5,6 +5,7 @@ import json
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api import openai as sse
+from evenkeel_router.api.framing import usual_events
 from evenkeel_router.api.openai import EventScan
 from evenkeel_router.api.streams import GeneratedScan
 
@@ -96,6 +97,13 @@ def test_events_that_come_together_count_as_those_that_come_one_by_one(
         assert passed == _fed(alone, events)
         for name in ("usage", "done", "failed", "broken", "cut", "begun", "packed", "left"):
             assert getattr(together, name) == getattr(alone, name), name
+
+
+def test_usual_events_are_whole() -> None:
+    assert usual_events(CHUNK * 2, len(CHUNK)) == 2
+    assert usual_events(CHUNK * 2 + CHUNK[:9], len(CHUNK)) == 0
+    assert usual_events(CHUNK, len(CHUNK) - len(b"data: \n\n")) == 1
+    assert usual_events(CHUNK, len(CHUNK) - len(b"data: \n\n") - 1) == 0
 
 
 def test_a_further_line_behind_the_data_is_no_part_of_them() -> None:

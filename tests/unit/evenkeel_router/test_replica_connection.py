@@ -72,6 +72,25 @@ async def test_the_next_stream_on_a_connection_sends_nothing_to_the_last_client(
     assert last.transport.written == got
 
 
+@pytest.mark.parametrize("end", ["reset", "garbage", "nothing"])
+async def test_what_comes_together_with_its_break_is_known_as_the_last(end: str) -> None:
+    wire, fed = Wire(), list[tuple[bytes, bool]]()
+    beginning = wire.connection.send(b"POST / HTTP/1.1\r\n\r\n", 5.0)
+    wire.connection.data_received(STREAM_HEAD + framed(EVENT))
+    if end == "reset":
+        wire.connection.connection_lost(ConnectionResetError())
+    elif end == "garbage":
+        wire.connection.data_received(b"garbage\r\n")
+    assert await beginning
+    wire.connection.no_longer_awaited()
+    relaying = wire.connection.relay(lambda *piece: fed.append(piece), idle_s=0.01)
+    task = asyncio.ensure_future(relaying)
+    await asyncio.sleep(0)
+    assert fed == [(EVENT, end != "nothing")]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_after_a_hold_no_chunk_goes_on_to_a_client_that_does_not_read() -> None:
     """The kernel may hand over more after the router has stopped reading."""
     wire, sent, pieces = Wire(), Line(), list[bytes]()
