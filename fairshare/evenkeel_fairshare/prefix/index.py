@@ -23,9 +23,9 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from hashlib import sha256
-from itertools import accumulate, repeat, takewhile
+from itertools import accumulate, groupby, repeat, takewhile
 from operator import and_
 from struct import iter_unpack
 from sys import byteorder
@@ -269,31 +269,36 @@ class PrefixIndex:
         entries = self._entries
         replica = 2 << column
         mark = replica | _USED
-        if reduce(and_, self.entries(hashes), mark) == mark:
-            return []  # the slot holds and uses all of it
-        before = after = -1  # neighbours mostly have the same replicas: share one int
-        gain = gained = 0
-        fresh = []
-        for key, entry in zip(hashes, map(entries.get, hashes), strict=True):
-            if entry == after:
-                continue
+        fresh: list[int] = []
+        gained = start = 0
+        # Neighbours mostly have the same replicas: a run of them is noted in one step, and shares one int. The run is read before
+        # its entries change, and the next one afterwards; so a block that comes twice in a prompt is counted once.
+        for entry, run in groupby(map(entries.get, hashes)):
+            end = start + len(list(run))
             if entry is None:
-                fresh.append(key)
-                continue
-            if entry != before:
-                before, after = entry, entry | mark
-                gain = not entry & replica
-            gained += gain
-            entries[key] = after
+                fresh += hashes[start:end]
+            elif entry & mark != mark:
+                used = dict.fromkeys(hashes[start:end], entry | mark)
+                entries.update(used)
+                if not entry & replica:
+                    gained += len(used)
+            start = end
         self._held[column] += gained
         return fresh
 
     def _add(self, fresh: Sequence[int], column: int) -> None:
         """Store blocks that had no entry a while ago, the last one first."""
-        entries = self._entries
+        entries, ring = self._entries, self._ring
         replica = 2 << column
+        # Without those that come twice in one prompt: a collision, which any client can forge.
+        new = dict.fromkeys(reversed(fresh), replica)
+        if len(ring) + len(new) <= self._max_blocks and entries.keys().isdisjoint(new):
+            ring.extend(new)
+            entries.update(new)
+            self._held[column] += len(new)
+            return
         gained = 0
-        for key in reversed(fresh):
+        for key in new:
             entry = entries.get(key)
             if entry is None:
                 self._place(key)
@@ -302,7 +307,6 @@ class PrefixIndex:
             elif not entry & replica:  # stored meanwhile for another replica
                 entries[key] = entry | replica | _USED
                 gained += 1
-            # Else it comes twice in one prompt: a collision, which any client can forge.
         self._held[column] += gained
 
     def evict(self, hashes: Sequence[int], slot: int) -> None:
