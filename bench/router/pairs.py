@@ -1,8 +1,10 @@
 """This router against that of another checkout: `python -m bench.router.pairs --other ../evenkeel-before`.
 
 A machine's speed changes by half from one minute to the next. So both routers run all the time on one core, each before workers of
-its own, and the load turns from one to the other every few seconds. A pair is two such turns that follow each other. The median of
-the ratios of CPU per request is printed, with an interval that holds the true median with 95 %.
+its own, and the load turns from one to the other every few seconds. A pair is two such turns that follow each other. Two processes of
+the same code differ by a few percent, too, as long as they live: by their addresses and the seeds of their hashes. So both routers
+are started anew after `PAIRS_PER_START` pairs, in turns first and second. The median of the ratios of CPU per request is printed, with
+an interval that holds the true median with 95 %.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
+from typing import Final
 
 from bench.router import run
 from bench.router.contenders import Evenkeel, Place
 
 _HERE = "this checkout"
+PAIRS_PER_START: Final = 4
 
 
 # Each checkout writes the settings that it understands.
@@ -66,22 +71,35 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 
 def compared(bench: run.Bench, scenario: run.Scenario, other: Path, pairs: int) -> list[float]:
     """CPU per request of this checkout over the other's, one ratio for each pair."""
-    ratios = []
-    with contextlib.ExitStack() as stack:
-        sides = [
-            stack.enter_context(bench.router(Checkout(root), scenario, name))
-            for name, root in ((_HERE, run.ROOT), ("other", other))
-        ]
-        for number in range(pairs):
-            turns = sides if number % 2 else sides[::-1]
-            costs = {id(side): bench.load(side, scenario, number) for side in turns}
-            here, there = (costs[id(side)]["cpu_us_per_request"] or 0.0 for side in sides)
-            ratios.append(here / there)
-            print(
-                f"pair {number + 1}/{pairs}  {scenario.name}  {here:.0f} and {there:.0f} µs",
-                flush=True,
+    ratios: list[float] = []
+    while len(ratios) < pairs:
+        number = len(ratios)
+        checkouts = [(_HERE, run.ROOT), ("other", other)]
+        if number // PAIRS_PER_START % 2:
+            checkouts.reverse()
+        with contextlib.ExitStack() as stack:
+            sides = {
+                name: stack.enter_context(bench.router(Checkout(root), scenario, name))
+                for name, root in checkouts
+            }
+            ratios += _ratios(
+                bench, scenario, sides, range(number, min(pairs, number + PAIRS_PER_START))
             )
     return ratios
+
+
+def _ratios(
+    bench: run.Bench, scenario: run.Scenario, sides: Mapping[str, run.Running], pairs: range
+) -> Iterator[float]:
+    """The ratios of pairs between the same two processes, in the order of their numbers."""
+    for number in pairs:
+        costs = {}
+        for name in sides if number % 2 else reversed(sides):
+            figures = bench.load(sides[name], scenario, number)
+            costs[name] = figures["cpu_us_per_request"] or 0.0
+        here, there = costs[_HERE], costs["other"]
+        print(f"pair {number + 1}  {scenario.name}  {here:.0f} and {there:.0f} µs", flush=True)
+        yield here / there
 
 
 def main() -> int:

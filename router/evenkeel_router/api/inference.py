@@ -51,13 +51,14 @@ class Hashed(msgspec.Struct, frozen=True, gc=False):
     text_bytes: int
 
 
-class Inference(msgspec.Struct, frozen=True, gc=False):
+class Inference(msgspec.Struct, gc=False):
     """One request, as later steps use it."""
 
     body: bytes
     """What a replica receives, but for the client key on `/generate`."""
     text: bytes
-    """Canonical text of the first prompt, for matching prefixes; empty if nothing is cached, or if it is `hashed`."""
+    """Canonical text of the first prompt, for matching prefixes; empty if nothing is cached, if it is `hashed`, and once it was
+    matched: until its answer comes, a request has its prompt in memory once."""
     prompt_bytes: int
     """Bytes of text of all prompts, for the estimate of input tokens; 0 if they are no text."""
     prompt_tokens: int | None

@@ -240,6 +240,7 @@ class Pipeline(Front):
                 client.identity, weight=client.weight, text=inference.text, looked_up=looked_up, input_tokens=request_state.estimate_tokens if endpoint.api.computes else 0,
                 pages=pages, adapter=inference.adapter, cache_salt=client.cache_salt, sequences=sequences,
             )  # fmt: skip
+            inference.text = b""
             admitted = AdmittedRequest(client, totals, endpoint, inference, match)
             return await self._forwarder.forward(request_state, admitted, request)
         except asyncio.CancelledError:

@@ -206,19 +206,11 @@ class _HttpExchange(Struct, eq=False):
     async def ask(
         self, request: Outgoing, *, silence_s: float, is_overdue: IsOverdue = never_overdue
     ) -> Reply:
-        replica, body = self._replica, request.body
-        data = b"%b%bcontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (
-            _head(replica.url, replica.api_key, request.path),
-            request.headers.encode(),
-            request.content_type,
-            len(body) + len(request.rest),
-            body,
-        )
         connection = self._connection
         while True:
             may_be_closed = connection.reused
             try:
-                answered = connection.send(data, silence_s, is_overdue)
+                answered = connection.send(self._wire(request), silence_s, is_overdue)
                 if request.rest:
                     await _send_rest(connection, request.rest)
                 await answered
@@ -230,6 +222,17 @@ class _HttpExchange(Struct, eq=False):
                 connection.no_longer_awaited()
             connection.abort()
             connection = self._connection = await self._reopened()
+
+    def _wire(self, request: Outgoing) -> bytes:
+        """Head and body. Nobody keeps them: while a request waits for its answer, its body is in memory once."""
+        replica, body = self._replica, request.body
+        return b"%b%bcontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+            _head(replica.url, replica.api_key, request.path),
+            request.headers.encode(),
+            request.content_type,
+            len(body) + len(request.rest),
+            body,
+        )
 
     async def _reopened(self) -> ReplicaConnection:
         try:

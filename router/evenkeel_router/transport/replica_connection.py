@@ -195,8 +195,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._timer.connections.discard(self)
         self._pieces.clear()
         self._busy = False
-        # The client may disconnect before the next request.
-        self._passes, self._client = pass_nothing, NO_CLIENT
+        # The client may disconnect before the next request, and a pooled connection keeps nothing of its last one in memory.
+        self._passes, self._client, self._is_overdue = pass_nothing, NO_CLIENT, never_overdue
         self._whole = None
         if self._complete and not self._closing and not self._unfed and self._transport is not None:
             self.reused = True
