@@ -153,6 +153,7 @@ class Pipeline(Front):
                     )  # fmt: skip
             else:
                 inference = endpoint.api.parse(body, intake.limits, content_type)
+            del body  # what is sent on may be a copy
             if inference.stripped or any(map(request.headers.__contains__, _GUARDED)):
                 request_state.removed = inference.stripped
                 headers = filter(request.headers.__contains__, _GUARDED)

@@ -96,8 +96,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._begin()
 
     def _begin(self) -> None:
-        self.answered = False
-        self._begun = False  # the reader of a stream found its first content
+        self.answered = self._begun = False  # `_begun`: a stream's first content was found
         self.status = 0
         self.content_type = self.retry_after = self.metadata = ""
         self._framed = False  # the head states where the body ends
@@ -319,6 +318,7 @@ class ReplicaConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        del self._parser  # it refers to this object: no cycle is left behind
         self._pool.closed(self)
         if not self._busy:
             self._pool.lost(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import socket
@@ -560,3 +561,22 @@ async def test_a_process_without_files_left_does_not_blame_the_replica() -> None
                 await Connections().connect(server.config("r0"))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_connection_that_closed_is_out_of_memory_at_once() -> None:
+    async with nasty(fine) as server:
+        gc.collect()
+        gc.disable()  # what is in a cycle would stay until the collector comes
+        try:
+            others, pool = connections_in_memory(), Connections()
+            assert await ask(pool, server.config("r0")) == OK
+            assert connections_in_memory() == others + 1
+            pool.close()
+            await until(lambda: connections_in_memory() == others, "the connection is gone")
+        finally:
+            gc.enable()
+
+
+def connections_in_memory() -> int:
+    kind = replica_connection.ReplicaConnection
+    return sum(isinstance(one, kind) for one in gc.get_objects())
