@@ -224,7 +224,7 @@ class _HttpExchange(Struct, eq=False):
             connection = self._connection = await self._reopened()
 
     def _wire(self, request: Outgoing) -> bytes:
-        """Head and body. Nobody keeps them: while a request waits for its answer, its body is in memory once."""
+        """Head and body. They are not kept: while a request waits for its answer, its body is in memory once."""
         replica, body = self._replica, request.body
         return b"%b%bcontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (
             _head(replica.url, replica.api_key, request.path),

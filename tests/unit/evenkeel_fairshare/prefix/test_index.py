@@ -196,6 +196,14 @@ def test_room_is_found_in_bounded_time_even_where_everything_was_used() -> None:
     assert 32 not in held
 
 
+def test_a_hash_that_comes_twice_in_one_prompt_counts_once() -> None:
+    index = PrefixIndex()
+    index.insert([1, 2, 1], 0)  # new
+    index.insert([1, 2, 1], 1)  # in one run of blocks that are known
+    index.insert([1, 3, 1], 2)  # and in two of them
+    assert [index.held(slot) for slot in range(3)] == [2, 2, 2]
+
+
 def test_a_hash_that_comes_twice_in_one_prompt_does_no_harm() -> None:
     index = PrefixIndex(max_blocks=2)
     index.insert([1, 1], 0)
