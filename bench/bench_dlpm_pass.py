@@ -5,18 +5,23 @@
 Matching prefixes is the engine's work and not part of it. Each line is the median over fresh, equal queues; the policies
 alternate. CPU time, so that other work on the machine does not count. The target (DESIGN §9) is under 2 ms for a pass.
 LPM sorts in the pass, DLPM when a request arrives: the last line has the time of an arrival.
+
+`--opcodes` counts the opcodes of DLPM's pass, which the machine does not change; `--waiting 512 --opcodes` is quick.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from statistics import median
 from time import process_time
+from types import FrameType
+from typing import Any
 
 from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
@@ -108,12 +113,41 @@ def measure(
     return pass_s(policy, waiting if scenario.admitted is None else scenario.admitted), arrival_s
 
 
+def opcodes(scenario: Scenario, waiting: int) -> int:
+    """Opcodes of one pass of DLPM over a fresh queue."""
+    policy, count = Dlpm(rules=DeficitRules(quantum=scenario.quantum)), 0
+    for request in queue(scenario, waiting):
+        policy.arrive(request, 0.0)
+
+    def step(_frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal count
+        count += event == "opcode"
+        return step
+
+    def call(frame: FrameType, _event: str, _argument: Any) -> Any:
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return step
+
+    sys.settrace(call)
+    try:
+        pass_s(policy, waiting if scenario.admitted is None else scenario.admitted)
+    finally:
+        sys.settrace(None)
+    return count
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description="DLPM's pass against LPM's")
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--waiting", type=int, default=4096)
+    parser.add_argument("--opcodes", action="store_true")
     arguments = parser.parse_args()
+    if arguments.opcodes:
+        for scenario in SCENARIOS:
+            if (scenario.admitted or 0) <= arguments.waiting:
+                print(f"{scenario.name:52}{opcodes(scenario, arguments.waiting):9}")
+        return
     print(f"{'scenario':52}{'LPM ms':>9}{'DLPM ms':>9}{'ratio':>7}")
     arrivals: list[tuple[float, ...]] = []
     for scenario in SCENARIOS:
