@@ -161,6 +161,8 @@ class Applier:
         self._refusals = refusals
         self._residue: dict[Key, dict[Ref, frozenset[Difference]]] = {}
         self._contests = Contests(refusals.now_s)
+        self.wake: Callable[[Key], None] = lambda key: None
+        """What is called for resources that an event of an object concerns that was written meanwhile."""
 
     def forget(self, key: Key) -> None:
         """The service is gone."""
@@ -295,8 +297,9 @@ class Applier:
         encoded = {name: b64encode(entry).decode() for name, entry in data.items()}
         head = {"apiVersion": "v1", "kind": "Secret", "metadata": kept, "type": item.get("type")}
         _log.info("%s: revoke in %s", key, ref_of(item))
-        answer = await self._client.apply({**head, "data": encoded})
-        self._store.children(key).put(answer)
+        with self._store.writing(key, ref_of(item), self.wake):
+            answer = await self._client.apply({**head, "data": encoded})
+            self._store.children(key).put(answer)
 
     async def _apply(
         self, key: Key, change: Change, outcome: ApplyResult, *, owner_uid: str, layout: Layout
@@ -306,9 +309,10 @@ class Applier:
             message = f"{ref} exists and belongs to someone else. Rename the service, or remove that object."
             outcome.notes.append(Note(reasons.NAME_TAKEN, message))
             return
-        answer = without_bulk(await self._client.apply(_whole(manifest, layout)))
-        self._contests.wrote(key, manifest)
-        self._store.children(key).put(answer)
+        with self._store.writing(key, ref, self.wake):
+            answer = without_bulk(await self._client.apply(_whole(manifest, layout)))
+            self._contests.wrote(key, manifest)
+            self._store.children(key).put(answer)
         residue = frozenset(differences(manifest, answer))
         self._residue.setdefault(key, {})[ref] = residue
         if not residue.issuperset(change.foreign):  # otherwise the server normalised it before

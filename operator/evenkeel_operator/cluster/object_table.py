@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -21,10 +22,30 @@ class _Kept:
 
     version: int
     item: Object | bytes
+    like: bytes | None = None
+    """JSON of another object of the kind: `item` is compressed, as what differs from that."""
 
     @property
     def object(self) -> Object:
-        return msgspec.json.decode(self.item) if isinstance(self.item, bytes) else self.item
+        if not isinstance(self.item, bytes):
+            return self.item
+        return msgspec.json.decode(self.item if self.like is None else _long(self.item, self.like))
+
+
+# As much as an object has, and what this takes while it is compressed: 64 KiB.
+_WINDOW: Final = -13
+_MEMORY: Final = 6
+_GOOD: Final = 3
+"""An object that is not this many times shorter when compressed is the one that later ones are compared with."""
+
+
+def _short(text: bytes, like: bytes) -> bytes:
+    packer = zlib.compressobj(1, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, like)
+    return packer.compress(text) + packer.flush()
+
+
+def _long(data: bytes, like: bytes) -> bytes:
+    return zlib.decompressobj(_WINDOW, like).decompress(data)
 
 
 class ObjectTable(Generic[_Id]):
@@ -34,6 +55,8 @@ class ObjectTable(Generic[_Id]):
         """`packed`: keep objects in JSON."""
         self._id_of = id_of
         self._packed = packed
+        self._like: bytes = b""
+        """JSON of the object with which new ones are compared."""
         self._items: dict[_Id, _Kept] = {}
         self._meanwhile: list[tuple[bool, Object]] | None = None
         self._changed: set[_Id] = set()
@@ -55,8 +78,15 @@ class ObjectTable(Generic[_Id]):
         return None if kept is None else kept.object
 
     def _keep(self, item: Object) -> _Kept:
-        kept = slim(item)
-        return _Kept(version_of(item), msgspec.json.encode(kept) if self._packed else kept)
+        kept, version = slim(item), version_of(item)
+        if not self._packed:
+            return _Kept(version, kept)
+        text = msgspec.json.encode(kept)
+        short = _short(text, self._like)
+        if _GOOD * len(short) < len(text):
+            return _Kept(version, short, self._like)
+        self._like = text
+        return _Kept(version, text)
 
     def take_changed(self) -> frozenset[_Id]:
         """Ids of objects that came, changed or went since the last call."""

@@ -6,7 +6,8 @@ at intervals. A plan can be executed twice without harm.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -71,6 +72,8 @@ class Store:
         """Namespace → Secrets that were read or changed since the roster learnt them."""
         self._stale: dict[Key, set[Ref]] = {}
         """Service → its Secrets of which an event had only the metadata."""
+        self._writes: dict[tuple[Key, Ref], list[tuple[Object, bool]]] = {}
+        """Object that a pass writes at the moment → its events meanwhile, and whether each is a deletion."""
         self.cordoned: set[str] = set()
         """Cordoned nodes."""
         self.terminating: set[str] = set()
@@ -122,6 +125,19 @@ class Store:
     def take_stale(self, key: Key) -> frozenset[Ref]:
         """The Secrets of a service that changed, and have to be read."""
         return frozenset(self._stale.pop(key, ()))
+
+    @contextmanager
+    def writing(self, key: Key, ref: Ref, wake: Callable[[Key], None]) -> Iterator[None]:
+        """A pass writes an object and puts the answer into the table. Events of the object wait until then: that of the write itself
+        may come before the answer, and would lead to another pass. `wake` is called as for any event for what is newer."""
+        events = self._writes[key, ref] = []
+        try:
+            yield
+        finally:
+            del self._writes[key, ref]
+            for item, gone in events:
+                for concerned in self._see_made(str(item["metadata"]["namespace"]), item, gone=gone):
+                    wake(concerned)
 
     def forget_endpoints(self, key: Key) -> None:
         """Forget the listed EndpointSlices of a service: they are to be listed again."""
@@ -238,8 +254,17 @@ class Store:
         if kind == SCALER:
             self.named(SCALER, namespace).see(item, gone=gone)
             return self.keys(SERVICE, namespace)
-        see_made = self._see_secret if kind == "Secret" else self._see_child
-        return frozenset(see_made(namespace, {**item, "kind": kind}, gone=gone))
+        return self._see_made(namespace, {**item, "kind": kind}, gone=gone)
+
+    def _see_made(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
+        """Objects of kinds that the operator makes."""
+        for key in _owners(namespace, item) if self._writes else ():
+            events = self._writes.get((key, ref_of(item)))
+            if events is not None:
+                events.append((item, gone))
+                return frozenset()
+        see = self._see_secret if item["kind"] == "Secret" else self._see_child
+        return frozenset(see(namespace, item, gone=gone))
 
     def _see_node(self, item: Object, *, gone: bool) -> frozenset[Key]:
         """The status of a node changes often; whether it is cordoned changes rarely."""
