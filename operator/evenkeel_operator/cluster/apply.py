@@ -35,6 +35,7 @@ from evenkeel_operator.core.objects import (
     Manifest,
     Object,
     Ref,
+    Settled,
     differences,
     is_controlled_by,
     make_plan,
@@ -160,6 +161,7 @@ class Applier:
         self._store = store
         self._refusals = refusals
         self._residue: dict[Key, dict[Ref, frozenset[Difference]]] = {}
+        self._settled: dict[Key, Settled] = {}
         self._contests = Contests(refusals.now_s)
         self.wake: Callable[[Key], None] = lambda key: None
         """What is called for resources that an event of an object concerns that was written meanwhile."""
@@ -167,6 +169,7 @@ class Applier:
     def forget(self, key: Key) -> None:
         """The service is gone."""
         self._residue.pop(key, None)
+        self._settled.pop(key, None)
         self._refusals.keep(key, ())
         self._contests.forget(key)
 
@@ -183,7 +186,11 @@ class Applier:
         index, held = Ref("Secret", index_name(key.base)), False
         # Fields that the server normalises are no difference.
         residue = self._residue.get(key, {})
-        plan = make_plan(manifests, seen.children, owner_uid=seen.uid, residue=residue)
+        before = self._settled.get(key)
+        plan = make_plan(
+            manifests, seen.children, owner_uid=seen.uid, residue=residue, before=before
+        )
+        self._settled[key] = plan.settled
         # A write that is no longer pending starts again with the shortest wait.
         self._refusals.keep(key, {change.ref for change in plan.apply})
         lost = {one.ref for one in plan.apply if self._contests.is_lost(key, one)}

@@ -29,7 +29,9 @@ class _Kept:
     def object(self) -> Object:
         if not isinstance(self.item, bytes):
             return self.item
-        return msgspec.json.decode(self.item if self.like is None else _long(self.item, self.like))
+        text = self.item if self.like is None else _long(self.item, self.like)
+        found: Object = msgspec.json.decode(text)
+        return found
 
 
 # As much as an object has, and what this takes while it is compressed: 64 KiB.
@@ -51,10 +53,13 @@ def _long(data: bytes, like: bytes) -> bytes:
 class ObjectTable(Generic[_Id]):
     """Objects by id."""
 
-    def __init__(self, id_of: Callable[[Object], _Id], *, packed: bool = False) -> None:
-        """`packed`: keep objects in JSON."""
+    def __init__(
+        self, id_of: Callable[[Object], _Id], *, packed: bool = False, alike: bool = False
+    ) -> None:
+        """`packed`: keep objects in JSON. `alike`: compressed, too, since most differ little."""
         self._id_of = id_of
         self._packed = packed
+        self._alike = alike
         self._like: bytes = b""
         """JSON of the object with which new ones are compared."""
         self._items: dict[_Id, _Kept] = {}
@@ -82,6 +87,8 @@ class ObjectTable(Generic[_Id]):
         if not self._packed:
             return _Kept(version, kept)
         text = msgspec.json.encode(kept)
+        if not self._alike:
+            return _Kept(version, text)
         short = _short(text, self._like)
         if _GOOD * len(short) < len(text):
             return _Kept(version, short, self._like)

@@ -96,7 +96,8 @@ class Store:
         """All services, tenants or scalers of a namespace, by name."""
         found = self._tables.get((kind, namespace))
         if found is None:
-            found = self._tables[kind, namespace] = ObjectTable(_name_of, packed=kind == TENANT)
+            many = kind == TENANT
+            found = self._tables[kind, namespace] = ObjectTable(_name_of, packed=many, alike=many)
         return found
 
     def children(self, key: Key) -> ObjectTable[Ref]:
@@ -136,7 +137,9 @@ class Store:
         finally:
             del self._writes[key, ref]
             for item, gone in events:
-                for concerned in self._see_made(str(item["metadata"]["namespace"]), item, gone=gone):
+                for concerned in self._see_made(
+                    str(item["metadata"]["namespace"]), item, gone=gone
+                ):
                     wake(concerned)
 
     def forget_endpoints(self, key: Key) -> None:

@@ -7,7 +7,7 @@ and the RouterConfig keeps the oldest tenants for routers of a version that know
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -123,10 +123,16 @@ class Revoked:
         return bool(self.tenants or self.keys)
 
 
-def revoked(live: LiveConfig, wanted: Callable[[TenantConfig], Grant | None]) -> Revoked:
-    """What routers accept and `wanted` has not: whole tenants, and keys."""
+def revoked(
+    live: LiveConfig,
+    wanted: Callable[[TenantConfig], Grant | None],
+    *,
+    settled: Collection[Grant] = frozenset(),
+) -> Revoked:
+    """What routers accept and `wanted` has not: whole tenants, and keys. `settled`: grants that `wanted` is known to have."""
     index, tenants, keys = live.index or Index(), dict[str, None](), dict[str, None]()
-    for grant in (*live.inline, *(live.grants if live.index is not None else ())):
+    everyone = (*live.inline, *(live.grants if live.index is not None else ()))
+    for grant in (grant for grant in everyone if grant not in settled):
         name = grant.config.name
         now = wanted(grant.config)
         if now is grant:
