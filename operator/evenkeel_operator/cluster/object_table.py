@@ -50,6 +50,9 @@ def _long(data: bytes, like: bytes) -> bytes:
     return zlib.decompressobj(_WINDOW, like).decompress(data)
 
 
+Kept = dict[_Id, _Kept]
+
+
 class ObjectTable(Generic[_Id]):
     """Objects by id."""
 
@@ -105,9 +108,13 @@ class ObjectTable(Generic[_Id]):
         """A list was requested."""
         self._meanwhile = []
 
-    def finish(self, listed: Iterable[Object]) -> None:
-        """The list has arrived."""
-        before, self._items = self._items, {self._id_of(item): self._keep(item) for item in listed}
+    def kept(self, page: Iterable[Object]) -> Kept[_Id]:
+        """A page of a list, as `finish` takes it: a list of thousands of objects is never whole in memory."""
+        return {self._id_of(item): self._keep(item) for item in page}
+
+    def finish(self, listed: Iterable[Object], *, kept: Kept[_Id] | None = None) -> None:
+        """The list has arrived. `kept`: pages of it."""
+        before, self._items = self._items, {**(kept or {}), **self.kept(listed)}
         self._changed |= before.keys() ^ self._items.keys()
         self._changed |= {
             id_
