@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from evenkeel_contract.names import GATEWAY_LABEL, SERVICE_LABEL, gateway_base
 
 from evenkeel_operator.cluster.object_table import ObjectTable, version_of
 from evenkeel_operator.core.neighbours import hosts_held, hosts_of, overlap
-from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
+from evenkeel_operator.core.objects import KINDS, Object, Ref, intent_of, labels_of, ref_of
 from evenkeel_operator.core.roster import Roster
-from evenkeel_operator.core.tenants import NamedSecret, read_secret
+from evenkeel_operator.core.tenants import NamedSecret, chosen_tenants, read_secret, tenants_place
 from evenkeel_operator.core.workload import engine_of, is_broken
 
 SERVICE: Final = "FairInferenceService"
@@ -176,7 +176,7 @@ class Store:
         """The services of a namespace, and those of others whose newest spec names it."""
         found = self.services_anywhere()
         return tuple(
-            one for one in found if namespace in (one["metadata"]["namespace"], _tenants_place(one))
+            one for one in found if namespace in (one["metadata"]["namespace"], tenants_place(one))
         )
 
     def services_anywhere(self) -> tuple[Object, ...]:
@@ -342,7 +342,7 @@ class Store:
                 self._held[own] = hosts
             # The table has the status that this operator wrote, before its event arrives.
             freed = bool(held) and held != hosts
-            if known is not None and _intent(known) == _intent(item) and not freed:
+            if known is not None and intent_of(known) == intent_of(item) and not freed:
                 return frozenset({own, *served})
         if kind == TENANT:
             # A tenant names its services, and a service configures its routers with tenants. The first pass lists them.
@@ -351,9 +351,9 @@ class Store:
             )
         versions = [one for one in (known, item) if one is not None]
         rivals = self._rivals(versions, held or frozenset())
-        same = known is not None and not gone and _chooses(known) == _chooses(item)
+        same = known is not None and not gone and chosen_tenants(known) == chosen_tenants(item)
         listed = self._has_listed(kind, namespace)
-        places = {namespace, *map(_tenants_place, versions)} - {""}
+        places = {namespace, *map(tenants_place, versions)} - {""}
         tenants = {key for place in places for key in self.keys(TENANT, place)}
         # Services and gateways name each other.
         others = self.keys(SERVICE, namespace) if kind == GATEWAY else self.keys(GATEWAY, namespace)
@@ -448,31 +448,7 @@ def _name_of(item: Object) -> str:
     return str(item["metadata"]["name"])
 
 
-def _tenants_place(service: Object) -> str:
-    """The namespace that the newest spec names, perhaps not a name."""
-    tenancy = (service.get("spec") or {}).get("tenancy") or {}
-    return str(tenancy.get("namespace") or "")
-
-
 def _owner_of(item: Object) -> str | None:
     owners = item["metadata"].get("ownerReferences") or ()
     names = (owner["name"] for owner in owners if owner.get("kind") == SERVICE)
     return next(names, None)
-
-
-def _chooses(service: Object) -> Any:
-    """The tenants that a service takes."""
-    tenancy = (service.get("spec") or {}).get("tenancy") or {}
-    return tenancy.get("selector"), tenancy.get("namespace")
-
-
-def _intent(item: Object) -> tuple[Any, ...]:
-    """The parts of a resource that people set; the operator writes the rest."""
-    metadata = item["metadata"]
-    return (
-        metadata.get("uid"),
-        metadata.get("generation"),
-        metadata.get("labels"),
-        metadata.get("annotations"),
-        metadata.get("deletionTimestamp"),
-    )

@@ -126,6 +126,18 @@ def entries_of(secret: Object | None) -> dict[str, bytes]:
     return found
 
 
+def intent_of(item: Object) -> tuple[Any, ...]:
+    """The parts of a resource that people set; the operator writes the rest."""
+    metadata = item["metadata"]
+    return (
+        metadata.get("uid"),
+        metadata.get("generation"),
+        metadata.get("labels"),
+        metadata.get("annotations"),
+        metadata.get("deletionTimestamp"),
+    )
+
+
 BULKY: Final = frozenset({ROUTER_CONFIG_KEY, INDEX_ENTRY, SHARD_ENTRY})
 """Entries of generated Secrets that hold tenants. The operator keeps their digests: one service may have megabytes."""
 DIGEST_PREFIX: Final = "sha256:"

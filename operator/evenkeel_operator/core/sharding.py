@@ -193,7 +193,7 @@ def index_without(live: LiveConfig, gone: Revoked) -> Index | None:
 
 Content = Callable[[], bytes]
 AgeOf = Callable[[str], tuple[str, str]]
-"""Of a tenant's name: sorts tenants from the oldest to the newest."""
+"""A tenant's name → what sorts tenants from the oldest to the newest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,7 @@ def test_a_pod_wakes_its_service_when_a_container_ends_and_recovers() -> None:
         assert store.pods_to_check(S) == {}
 
 
-def test_the_event_of_an_own_write_needs_no_pass_also_where_it_comes_before_the_answer() -> None:
+def test_the_event_of_an_own_write_needs_no_pass_before_the_answer_either() -> None:
     for made in (item("Secret", "s-router", labels={"evenkeel.dev/service": "s"}), child()):
         store, woken = Store(), list[Key]()
         store.children(S).finish([made])
