@@ -14,10 +14,11 @@ from typing import Final
 from evenkeel_contract.names import GATEWAY_LABEL, SERVICE_LABEL, gateway_base
 
 from evenkeel_operator.cluster.object_table import ObjectTable, version_of
+from evenkeel_operator.core import objects
 from evenkeel_operator.core.neighbours import hosts_held, hosts_of, overlap
 from evenkeel_operator.core.objects import KINDS, Object, Ref, intent_of, labels_of, ref_of
 from evenkeel_operator.core.roster import Roster
-from evenkeel_operator.core.tenants import NamedSecret, chosen_tenants, read_secret, tenants_place
+from evenkeel_operator.core.tenants import NamedSecret, read_secret
 from evenkeel_operator.core.workload import engine_of, is_broken
 
 SERVICE: Final = "FairInferenceService"
@@ -169,19 +170,19 @@ class Store:
 
     def exposed_anywhere(self) -> tuple[Object, ...]:
         """The known FairInferenceServices and FairInferenceGateways of all namespaces."""
-        tables = [table for (kind, _), table in self._tables.items() if kind in (SERVICE, GATEWAY)]
-        return tuple(item for table in tables for item in table.items.values())
+        return self._anywhere(SERVICE, GATEWAY)
 
     def using_tenants_of(self, namespace: str) -> tuple[Object, ...]:
         """The services of a namespace, and those of others whose newest spec names it."""
-        found = self.services_anywhere()
+        found = self._anywhere(SERVICE)
         return tuple(
-            one for one in found if namespace in (one["metadata"]["namespace"], tenants_place(one))
+            one
+            for one in found
+            if namespace in (one["metadata"]["namespace"], objects.tenants_place(one))
         )
 
-    def services_anywhere(self) -> tuple[Object, ...]:
-        """The known FairInferenceServices of all namespaces."""
-        tables = [table for (kind, _), table in self._tables.items() if kind == SERVICE]
+    def _anywhere(self, *kinds: str) -> tuple[Object, ...]:
+        tables = [table for (kind, _), table in self._tables.items() if kind in kinds]
         return tuple(item for table in tables for item in table.items.values())
 
     def forget(self, key: Key) -> None:
@@ -351,9 +352,13 @@ class Store:
             )
         versions = [one for one in (known, item) if one is not None]
         rivals = self._rivals(versions, held or frozenset())
-        same = known is not None and not gone and chosen_tenants(known) == chosen_tenants(item)
+        same = (
+            known is not None
+            and not gone
+            and objects.chosen_tenants(known) == objects.chosen_tenants(item)
+        )
         listed = self._has_listed(kind, namespace)
-        places = {namespace, *map(tenants_place, versions)} - {""}
+        places = {namespace, *map(objects.tenants_place, versions)} - {""}
         tenants = {key for place in places for key in self.keys(TENANT, place)}
         # Services and gateways name each other.
         others = self.keys(SERVICE, namespace) if kind == GATEWAY else self.keys(GATEWAY, namespace)
@@ -440,15 +445,9 @@ def _owners(namespace: str, item: Object) -> frozenset[Key]:
     """The resources that an object is of, by owner and by label: a person may have changed either."""
     if GATEWAY_LABEL in labels_of(item):
         return frozenset({_key_of(namespace, item)})
-    named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
+    named = {labels_of(item).get(SERVICE_LABEL), objects.owner_of(item, SERVICE)} - {None}
     return frozenset(Key(SERVICE, namespace, str(name)) for name in named)
 
 
 def _name_of(item: Object) -> str:
     return str(item["metadata"]["name"])
-
-
-def _owner_of(item: Object) -> str | None:
-    owners = item["metadata"].get("ownerReferences") or ()
-    names = (owner["name"] for owner in owners if owner.get("kind") == SERVICE)
-    return next(names, None)

@@ -138,6 +138,25 @@ def intent_of(item: Object) -> tuple[Any, ...]:
     )
 
 
+def tenants_place(service: Object) -> str:
+    """The namespace that the newest spec names, perhaps not a name."""
+    tenancy = (service.get("spec") or {}).get("tenancy") or {}
+    return str(tenancy.get("namespace") or "")
+
+
+def chosen_tenants(service: Object) -> Any:
+    """The tenants that a service takes."""
+    tenancy = (service.get("spec") or {}).get("tenancy") or {}
+    return tenancy.get("selector"), tenancy.get("namespace")
+
+
+def owner_of(item: Object, kind: str) -> str | None:
+    """The name of the owner of a kind."""
+    owners = item["metadata"].get("ownerReferences") or ()
+    names = (owner["name"] for owner in owners if owner.get("kind") == kind)
+    return next(names, None)
+
+
 BULKY: Final = frozenset({ROUTER_CONFIG_KEY, INDEX_ENTRY, SHARD_ENTRY})
 """Entries of generated Secrets that hold tenants. The operator keeps their digests: one service may have megabytes."""
 DIGEST_PREFIX: Final = "sha256:"

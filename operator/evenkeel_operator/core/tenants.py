@@ -161,15 +161,3 @@ def _keys_verdict(faults: Sequence[Fault], found: KeyFindings) -> Verdict:
         message = f"These keys are already in use: {listed}. They are rejected; choose other keys."
         return Verdict(ready, ConditionStatus.FALSE, reasons.KEYS_CLASH, message)
     return Verdict(ready, ConditionStatus.TRUE, reasons.KEYS_KNOWN, "Routers accept all keys.")
-
-
-def tenants_place(service: Object) -> str:
-    """The namespace that the newest spec names, perhaps not a name."""
-    tenancy = (service.get("spec") or {}).get("tenancy") or {}
-    return str(tenancy.get("namespace") or "")
-
-
-def chosen_tenants(service: Object) -> Any:
-    """The tenants that a service takes."""
-    tenancy = (service.get("spec") or {}).get("tenancy") or {}
-    return tenancy.get("selector"), tenancy.get("namespace")
