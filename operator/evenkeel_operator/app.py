@@ -72,6 +72,8 @@ TLS_BUFFER_BYTES: Final = 32 * 1024
 # The metadata of a Secret is up to 256 KiB: `kubectl apply` stores what it applied in an annotation. And a page of thousands of
 # tenants, once decoded, leaves memory behind that nothing else fills.
 PAGE: Final = 100
+# Until then kopf keeps an object whole after its event, and a task for it: at a start, all objects at the same time.
+WORKER_IDLE_S: Final = 0.1
 # Passes after listing everything again are spread over this time.
 SPREAD_S: Final = 60.0
 # The watches of one namespace work again at different times.
@@ -211,11 +213,13 @@ class Leader:
             wake=lambda key: self.work_queue.add(key, after_s=0.0),
             look_at=lambda key: self._looks.add(key, after_s=0.0),
         )
+        applier = Applier(client, self.store, refusals)
+        applier.wake = self.work_queue.add
         dependencies = Dependencies(
             client=client,
             store=self.store,
             observer=self.observer,
-            applier=Applier(client, self.store, refusals),
+            applier=applier,
             routers=reached.routers,
             downloads=reached.downloads,
             activations=self.activations,
@@ -434,7 +438,9 @@ def kopf_settings(
     found.posting.enabled = False
     found.peering.standalone = True
     found.watching.server_timeout = WATCH_S
+    found.watching.chunk_size = PAGE
     found.queueing.worker_limit = None
+    found.queueing.idle_timeout = WORKER_IDLE_S
     found.networking.error_backoffs = Backoffs(on_recovery)
     for kind, where in KINDS.items():
         if kind == "Secret":  # not kopf's

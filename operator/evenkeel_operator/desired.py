@@ -144,7 +144,10 @@ def desired(given: Inputs) -> Desired:
     """All objects of one service. Equal input gives equal objects."""
     accepted = pinned(given.service, given.accepted, given.defaults)
     layout = given.planner.lay_out(
-        router_config_of(given), granted(given.service, given.roster, given.live), given.live
+        router_config_of(given),
+        granted(given.service, given.roster, given.live),
+        given.live,
+        age_of=given.roster.age_of,
     )
     notes = [*room_notes(layout), *_notes(given)]
     external = given.service.spec.engine.pods_of_others is not None
@@ -181,13 +184,15 @@ def desired(given: Inputs) -> Desired:
 
 def granted(
     owner: FairInferenceService | FairInferenceGateway, roster: Roster, live: LiveConfig
-) -> list[tuple[tuple[str, str], Grant]]:
-    """The tenants that a service or a gateway takes, with their ages, by name."""
+) -> tuple[Grant, ...]:
+    """The tenants that a service or a gateway takes, by name."""
     selector = owner.spec.tenancy.selector
     present = live.tenants(roster.special)
     own = roster.overlay(present.get)
     at_home = tenants_namespace(owner) == owner.metadata.namespace
     takes_all = at_home and not selector.match_labels and not selector.match_expressions
+    if takes_all and not own:
+        return roster.everyone
     found = []
     for name in sorted(roster.grants.keys() | own.keys()):
         tenant = roster.tenants[name]
@@ -196,8 +201,8 @@ def granted(
             tenant.resource is None or serves(owner, tenant.resource)
         )
         if taken:
-            found.append((tenant.age, own[name] if name in own else roster.grants[name]))
-    return found
+            found.append(own[name] if name in own else roster.grants[name])
+    return tuple(found)
 
 
 def room_notes(layout: Layout) -> Iterator[Note]:

@@ -146,6 +146,7 @@ class GatewayPass:
             self._config(found, gateway, served, credentials, roster=roster, secrets=secrets),
             granted(gateway, roster, seen.live),
             seen.live,
+            age_of=roster.age_of,
             base=seen.key.base,
         )
         own = {(seen.key.namespace, member.service.metadata.name) for member in served}

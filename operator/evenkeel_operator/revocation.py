@@ -40,6 +40,12 @@ class Wanted:
             name: one.overlay(live.tenants(one.special).get) for name, one in rosters.items()
         }
 
+    @property
+    def settled(self) -> frozenset[Grant]:
+        """Grants that tenants have as they are: those of the service's own namespace, if no overlay replaces any."""
+        usual = self._home in self._rosters and not self._own[self._home]
+        return frozenset(self._rosters[self._home].everyone if usual else ())
+
     def grant(self, tenant: TenantConfig) -> Grant | None:
         """The tenant as it may be; None if it may not use the service."""
         roster = self._rosters.get(tenant.namespace)
@@ -79,7 +85,8 @@ class Revocation:
         versions = tuple((name, one.version) for name, one in sorted(rosters.items()))
         state = (versions, live.core, live.inline, live.index, tuple(live.shards.items()))
         if self._done.get(key) != state:
-            gone = revoked(live, Wanted(key.namespace, live, rosters).grant)
+            wanted = Wanted(key.namespace, live, rosters)
+            gone = revoked(live, wanted.grant, settled=wanted.settled)
             if gone:
                 index, config = index_without(live, gone), config_without(live, gone)
                 if index is not None and index != live.index:

@@ -35,6 +35,7 @@ from evenkeel_operator.core.objects import (
     Manifest,
     Object,
     Ref,
+    Settled,
     differences,
     is_controlled_by,
     make_plan,
@@ -160,11 +161,15 @@ class Applier:
         self._store = store
         self._refusals = refusals
         self._residue: dict[Key, dict[Ref, frozenset[Difference]]] = {}
+        self._settled: dict[Key, Settled] = {}
         self._contests = Contests(refusals.now_s)
+        self.wake: Callable[[Key], None] = lambda key: None
+        """What is called for resources that an event of an object concerns that was written meanwhile."""
 
     def forget(self, key: Key) -> None:
         """The service is gone."""
         self._residue.pop(key, None)
+        self._settled.pop(key, None)
         self._refusals.keep(key, ())
         self._contests.forget(key)
 
@@ -181,7 +186,11 @@ class Applier:
         index, held = Ref("Secret", index_name(key.base)), False
         # Fields that the server normalises are no difference.
         residue = self._residue.get(key, {})
-        plan = make_plan(manifests, seen.children, owner_uid=seen.uid, residue=residue)
+        before = self._settled.get(key)
+        plan = make_plan(
+            manifests, seen.children, owner_uid=seen.uid, residue=residue, before=before
+        )
+        self._settled[key] = plan.settled
         # A write that is no longer pending starts again with the shortest wait.
         self._refusals.keep(key, {change.ref for change in plan.apply})
         lost = {one.ref for one in plan.apply if self._contests.is_lost(key, one)}
@@ -295,8 +304,9 @@ class Applier:
         encoded = {name: b64encode(entry).decode() for name, entry in data.items()}
         head = {"apiVersion": "v1", "kind": "Secret", "metadata": kept, "type": item.get("type")}
         _log.info("%s: revoke in %s", key, ref_of(item))
-        answer = await self._client.apply({**head, "data": encoded})
-        self._store.children(key).put(answer)
+        with self._store.writing(key, ref_of(item), self.wake):
+            answer = await self._client.apply({**head, "data": encoded})
+            self._store.children(key).put(answer)
 
     async def _apply(
         self, key: Key, change: Change, outcome: ApplyResult, *, owner_uid: str, layout: Layout
@@ -306,9 +316,10 @@ class Applier:
             message = f"{ref} exists and belongs to someone else. Rename the service, or remove that object."
             outcome.notes.append(Note(reasons.NAME_TAKEN, message))
             return
-        answer = without_bulk(await self._client.apply(_whole(manifest, layout)))
-        self._contests.wrote(key, manifest)
-        self._store.children(key).put(answer)
+        with self._store.writing(key, ref, self.wake):
+            answer = without_bulk(await self._client.apply(_whole(manifest, layout)))
+            self._contests.wrote(key, manifest)
+            self._store.children(key).put(answer)
         residue = frozenset(differences(manifest, answer))
         self._residue.setdefault(key, {})[ref] = residue
         if not residue.issuperset(change.foreign):  # otherwise the server normalised it before

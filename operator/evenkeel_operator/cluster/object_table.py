@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -21,19 +22,49 @@ class _Kept:
 
     version: int
     item: Object | bytes
+    like: bytes | None = None
+    """JSON of another object of the kind: `item` is compressed, as what differs from that."""
 
     @property
     def object(self) -> Object:
-        return msgspec.json.decode(self.item) if isinstance(self.item, bytes) else self.item
+        if not isinstance(self.item, bytes):
+            return self.item
+        text = self.item if self.like is None else _long(self.item, self.like)
+        found: Object = msgspec.json.decode(text)
+        return found
+
+
+# As much as an object has, and what this takes while it is compressed: 64 KiB.
+_WINDOW: Final = -13
+_MEMORY: Final = 6
+_GOOD: Final = 3
+"""An object that is not this many times shorter when compressed is the one that later ones are compared with."""
+
+
+def _short(text: bytes, like: bytes) -> bytes:
+    packer = zlib.compressobj(1, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, like)
+    return packer.compress(text) + packer.flush()
+
+
+def _long(data: bytes, like: bytes) -> bytes:
+    return zlib.decompressobj(_WINDOW, like).decompress(data)
+
+
+Kept = dict[_Id, _Kept]
 
 
 class ObjectTable(Generic[_Id]):
     """Objects by id."""
 
-    def __init__(self, id_of: Callable[[Object], _Id], *, packed: bool = False) -> None:
-        """`packed`: keep objects in JSON."""
+    def __init__(
+        self, id_of: Callable[[Object], _Id], *, packed: bool = False, alike: bool = False
+    ) -> None:
+        """`packed`: keep objects in JSON. `alike`: compressed, too, since most differ little."""
         self._id_of = id_of
         self._packed = packed
+        self._alike = alike
+        self._like: bytes = b""
+        """JSON of the object with which new ones are compared."""
         self._items: dict[_Id, _Kept] = {}
         self._meanwhile: list[tuple[bool, Object]] | None = None
         self._changed: set[_Id] = set()
@@ -55,8 +86,17 @@ class ObjectTable(Generic[_Id]):
         return None if kept is None else kept.object
 
     def _keep(self, item: Object) -> _Kept:
-        kept = slim(item)
-        return _Kept(version_of(item), msgspec.json.encode(kept) if self._packed else kept)
+        kept, version = slim(item), version_of(item)
+        if not self._packed:
+            return _Kept(version, kept)
+        text = msgspec.json.encode(kept)
+        if not self._alike:
+            return _Kept(version, text)
+        short = _short(text, self._like)
+        if _GOOD * len(short) < len(text):
+            return _Kept(version, short, self._like)
+        self._like = text
+        return _Kept(version, text)
 
     def take_changed(self) -> frozenset[_Id]:
         """Ids of objects that came, changed or went since the last call."""
@@ -68,9 +108,13 @@ class ObjectTable(Generic[_Id]):
         """A list was requested."""
         self._meanwhile = []
 
-    def finish(self, listed: Iterable[Object]) -> None:
-        """The list has arrived."""
-        before, self._items = self._items, {self._id_of(item): self._keep(item) for item in listed}
+    def kept(self, page: Iterable[Object]) -> Kept[_Id]:
+        """A page of a list, as `finish` takes it: a list of thousands of objects is never whole in memory."""
+        return {self._id_of(item): self._keep(item) for item in page}
+
+    def finish(self, listed: Iterable[Object], *, kept: Kept[_Id] | None = None) -> None:
+        """The list has arrived. `kept`: pages of it."""
+        before, self._items = self._items, {**(kept or {}), **self.kept(listed)}
         self._changed |= before.keys() ^ self._items.keys()
         self._changed |= {
             id_

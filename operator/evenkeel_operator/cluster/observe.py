@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from asyncio import Lock
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -22,6 +24,7 @@ from evenkeel_contract.spec.parts import ScaleTarget
 from evenkeel_kube.client import ApiError, ClusterError, KubeClient, Refused, Unreachable
 
 from evenkeel_operator.cluster.live_config import LiveConfigs
+from evenkeel_operator.cluster.object_table import Kept, ObjectTable
 from evenkeel_operator.cluster.observed import Observed, ObservedGateway, Pods
 from evenkeel_operator.cluster.secret_values import SecretValues
 from evenkeel_operator.cluster.store import (
@@ -51,6 +54,8 @@ from evenkeel_operator.core.tenants import NamedSecret
 from evenkeel_operator.core.workload import Workload, external_workload
 
 _log = logging.getLogger(__name__)
+PAGE: Final = 100
+"""Objects of a page of a kind of which a namespace may have thousands."""
 READS: Final = 5
 """Most reads of one Secret that changes meanwhile."""
 MANY_SECRETS: Final = 20
@@ -68,6 +73,7 @@ class Observer:
         self._client = client
         self._store = store
         self._any_secret = any_secret
+        self._lists = defaultdict[tuple[str, str], Lock](Lock)
         self._forbidden: dict[Key, frozenset[str]] = {}
         self.live_configs = LiveConfigs(client, store)
         self.values = SecretValues(client, self.secret)
@@ -162,9 +168,8 @@ class Observer:
         Secret that they name cannot be read; the roster has the rest."""
         if of is not None:
             self._store.use_tenants(of, namespace)
-        table, roster = self._store.named(TENANT, namespace), self._store.roster(namespace)
-        if not table.is_listed:
-            await self._list(TENANT, namespace)
+        table = await self._listed(TENANT, namespace)
+        roster = self._store.roster(namespace)
         for name in table.take_changed():
             raw = table.get(name)
             # Its keys end with the request to delete it, also where a finalizer of others keeps the object.
@@ -283,15 +288,23 @@ class Observer:
 
     async def all_of(self, kind: str, namespace: str) -> tuple[Object, ...]:
         """All services, tenants, scalers or pools of a namespace."""
-        table = self._store.named(kind, namespace)
-        if not table.is_listed:
-            await self._list(kind, namespace)
-        return tuple(table.items.values())
+        return tuple((await self._listed(kind, namespace)).items.values())
 
     async def _list(self, kind: str, namespace: str) -> None:
         table = self._store.named(kind, namespace)
         table.begin()
-        table.finish(await self._client.list_all(kind, namespace))
+        kept: Kept[str] = {}  # by this list alone: another one may be on its way
+        async for page in self._client.pages(kind, namespace, limit=PAGE):
+            kept |= table.kept(page)
+        table.finish((), kept=kept)
+
+    async def _listed(self, kind: str, namespace: str) -> ObjectTable[str]:
+        """A kind in a namespace. Many passes begin at the same time: the first of them lists it, and the others wait for that."""
+        table = self._store.named(kind, namespace)
+        async with self._lists[kind, namespace]:
+            if not table.is_listed:
+                await self._list(kind, namespace)
+        return table
 
     async def _scalers(self, namespace: str) -> tuple[Object, ...]:
         """Autoscalers of the namespace. A service does without the right to read them, since they are only reported."""

@@ -6,15 +6,17 @@ at intervals. A plan can be executed twice without harm.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from evenkeel_contract.names import GATEWAY_LABEL, SERVICE_LABEL, gateway_base
 
 from evenkeel_operator.cluster.object_table import ObjectTable, version_of
+from evenkeel_operator.core import objects
 from evenkeel_operator.core.neighbours import hosts_held, hosts_of, overlap
-from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
+from evenkeel_operator.core.objects import KINDS, Object, Ref, intent_of, labels_of, ref_of
 from evenkeel_operator.core.roster import Roster
 from evenkeel_operator.core.tenants import NamedSecret, read_secret
 from evenkeel_operator.core.workload import engine_of, is_broken
@@ -71,6 +73,8 @@ class Store:
         """Namespace → Secrets that were read or changed since the roster learnt them."""
         self._stale: dict[Key, set[Ref]] = {}
         """Service → its Secrets of which an event had only the metadata."""
+        self._writes: dict[tuple[Key, Ref], list[tuple[Object, bool]]] = {}
+        """Object that a pass writes at the moment → its events meanwhile, and whether each is a deletion."""
         self.cordoned: set[str] = set()
         """Cordoned nodes."""
         self.terminating: set[str] = set()
@@ -93,7 +97,8 @@ class Store:
         """All services, tenants or scalers of a namespace, by name."""
         found = self._tables.get((kind, namespace))
         if found is None:
-            found = self._tables[kind, namespace] = ObjectTable(_name_of, packed=kind == TENANT)
+            many = kind == TENANT
+            found = self._tables[kind, namespace] = ObjectTable(_name_of, packed=many, alike=many)
         return found
 
     def children(self, key: Key) -> ObjectTable[Ref]:
@@ -123,6 +128,21 @@ class Store:
         """The Secrets of a service that changed, and have to be read."""
         return frozenset(self._stale.pop(key, ()))
 
+    @contextmanager
+    def writing(self, key: Key, ref: Ref, wake: Callable[[Key], None]) -> Iterator[None]:
+        """A pass writes an object and puts the answer into the table. Events of the object wait until then: that of the write itself
+        may come before the answer, and would lead to another pass. `wake` is called as for any event for what is newer."""
+        events = self._writes[key, ref] = []
+        try:
+            yield
+        finally:
+            del self._writes[key, ref]
+            for item, gone in events:
+                for concerned in self._see_made(
+                    str(item["metadata"]["namespace"]), item, gone=gone
+                ):
+                    wake(concerned)
+
     def forget_endpoints(self, key: Key) -> None:
         """Forget the listed EndpointSlices of a service: they are to be listed again."""
         self._endpoints.pop(key, None)
@@ -150,19 +170,19 @@ class Store:
 
     def exposed_anywhere(self) -> tuple[Object, ...]:
         """The known FairInferenceServices and FairInferenceGateways of all namespaces."""
-        tables = [table for (kind, _), table in self._tables.items() if kind in (SERVICE, GATEWAY)]
-        return tuple(item for table in tables for item in table.items.values())
+        return self._anywhere(SERVICE, GATEWAY)
 
     def using_tenants_of(self, namespace: str) -> tuple[Object, ...]:
         """The services of a namespace, and those of others whose newest spec names it."""
-        found = self.services_anywhere()
+        found = self._anywhere(SERVICE)
         return tuple(
-            one for one in found if namespace in (one["metadata"]["namespace"], _tenants_place(one))
+            one
+            for one in found
+            if namespace in (one["metadata"]["namespace"], objects.tenants_place(one))
         )
 
-    def services_anywhere(self) -> tuple[Object, ...]:
-        """The known FairInferenceServices of all namespaces."""
-        tables = [table for (kind, _), table in self._tables.items() if kind == SERVICE]
+    def _anywhere(self, *kinds: str) -> tuple[Object, ...]:
+        tables = [table for (kind, _), table in self._tables.items() if kind in kinds]
         return tuple(item for table in tables for item in table.items.values())
 
     def forget(self, key: Key) -> None:
@@ -238,8 +258,17 @@ class Store:
         if kind == SCALER:
             self.named(SCALER, namespace).see(item, gone=gone)
             return self.keys(SERVICE, namespace)
-        see_made = self._see_secret if kind == "Secret" else self._see_child
-        return frozenset(see_made(namespace, {**item, "kind": kind}, gone=gone))
+        return self._see_made(namespace, {**item, "kind": kind}, gone=gone)
+
+    def _see_made(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
+        """Objects of kinds that the operator makes."""
+        for key in _owners(namespace, item) if self._writes else ():
+            events = self._writes.get((key, ref_of(item)))
+            if events is not None:
+                events.append((item, gone))
+                return frozenset()
+        see = self._see_secret if item["kind"] == "Secret" else self._see_child
+        return frozenset(see(namespace, item, gone=gone))
 
     def _see_node(self, item: Object, *, gone: bool) -> frozenset[Key]:
         """The status of a node changes often; whether it is cordoned changes rarely."""
@@ -314,7 +343,7 @@ class Store:
                 self._held[own] = hosts
             # The table has the status that this operator wrote, before its event arrives.
             freed = bool(held) and held != hosts
-            if known is not None and _intent(known) == _intent(item) and not freed:
+            if known is not None and intent_of(known) == intent_of(item) and not freed:
                 return frozenset({own, *served})
         if kind == TENANT:
             # A tenant names its services, and a service configures its routers with tenants. The first pass lists them.
@@ -323,9 +352,13 @@ class Store:
             )
         versions = [one for one in (known, item) if one is not None]
         rivals = self._rivals(versions, held or frozenset())
-        same = known is not None and not gone and _chooses(known) == _chooses(item)
+        same = (
+            known is not None
+            and not gone
+            and objects.chosen_tenants(known) == objects.chosen_tenants(item)
+        )
         listed = self._has_listed(kind, namespace)
-        places = {namespace, *map(_tenants_place, versions)} - {""}
+        places = {namespace, *map(objects.tenants_place, versions)} - {""}
         tenants = {key for place in places for key in self.keys(TENANT, place)}
         # Services and gateways name each other.
         others = self.keys(SERVICE, namespace) if kind == GATEWAY else self.keys(GATEWAY, namespace)
@@ -412,39 +445,9 @@ def _owners(namespace: str, item: Object) -> frozenset[Key]:
     """The resources that an object is of, by owner and by label: a person may have changed either."""
     if GATEWAY_LABEL in labels_of(item):
         return frozenset({_key_of(namespace, item)})
-    named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
+    named = {labels_of(item).get(SERVICE_LABEL), objects.owner_of(item, SERVICE)} - {None}
     return frozenset(Key(SERVICE, namespace, str(name)) for name in named)
 
 
 def _name_of(item: Object) -> str:
     return str(item["metadata"]["name"])
-
-
-def _tenants_place(service: Object) -> str:
-    """The namespace that the newest spec names, perhaps not a name."""
-    tenancy = (service.get("spec") or {}).get("tenancy") or {}
-    return str(tenancy.get("namespace") or "")
-
-
-def _owner_of(item: Object) -> str | None:
-    owners = item["metadata"].get("ownerReferences") or ()
-    names = (owner["name"] for owner in owners if owner.get("kind") == SERVICE)
-    return next(names, None)
-
-
-def _chooses(service: Object) -> Any:
-    """The tenants that a service takes."""
-    tenancy = (service.get("spec") or {}).get("tenancy") or {}
-    return tenancy.get("selector"), tenancy.get("namespace")
-
-
-def _intent(item: Object) -> tuple[Any, ...]:
-    """The parts of a resource that people set; the operator writes the rest."""
-    metadata = item["metadata"]
-    return (
-        metadata.get("uid"),
-        metadata.get("generation"),
-        metadata.get("labels"),
-        metadata.get("annotations"),
-        metadata.get("deletionTimestamp"),
-    )

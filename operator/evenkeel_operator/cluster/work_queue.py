@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 from random import Random
 from typing import Final
@@ -55,6 +55,9 @@ class WorkQueue:
             return
         self._due_s[key] = due_s
         heappush(self._order, (due_s, key))
+        if len(self._order) > 2 * len(self._due_s):  # most are out of date
+            self._order = [(due_s, key) for key, due_s in self._due_s.items()]
+            heapify(self._order)
         self._waiting.set(len(self._due_s))
         self._changed.set()
 

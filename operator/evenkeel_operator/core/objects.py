@@ -9,7 +9,7 @@ import hashlib
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -124,6 +124,37 @@ def entries_of(secret: Object | None) -> dict[str, bytes]:
         with suppress(ValueError):
             found[str(name)] = b64decode(str(encoded), validate=True)
     return found
+
+
+def intent_of(item: Object) -> tuple[Any, ...]:
+    """The parts of a resource that people set; the operator writes the rest."""
+    metadata = item["metadata"]
+    return (
+        metadata.get("uid"),
+        metadata.get("generation"),
+        metadata.get("labels"),
+        metadata.get("annotations"),
+        metadata.get("deletionTimestamp"),
+    )
+
+
+def tenants_place(service: Object) -> str:
+    """The namespace that the newest spec names, perhaps not a name."""
+    tenancy = (service.get("spec") or {}).get("tenancy") or {}
+    return str(tenancy.get("namespace") or "")
+
+
+def chosen_tenants(service: Object) -> Any:
+    """The tenants that a service takes."""
+    tenancy = (service.get("spec") or {}).get("tenancy") or {}
+    return tenancy.get("selector"), tenancy.get("namespace")
+
+
+def owner_of(item: Object, kind: str) -> str | None:
+    """The name of the owner of a kind."""
+    owners = item["metadata"].get("ownerReferences") or ()
+    names = (owner["name"] for owner in owners if owner.get("kind") == kind)
+    return next(names, None)
 
 
 BULKY: Final = frozenset({ROUTER_CONFIG_KEY, INDEX_ENTRY, SHARD_ENTRY})
@@ -289,12 +320,18 @@ class Change:
         return f"{self.ref}: {shown + more if shown else 'is wanted otherwise now'}"
 
 
+Settled = Mapping[Ref, tuple[str, str]]
+"""Objects without a difference → digest of the manifest, and version of the object."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The writes, in this order: first all applies, then all deletions."""
 
     apply: tuple[Change, ...] = ()
     delete: tuple[Object, ...] = ()
+    settled: Settled = field(default_factory=dict, compare=False)
+    """What is as it should be: a later plan compares it again only if it changed."""
 
 
 Residue = Mapping[Ref, frozenset[Difference]]
@@ -308,16 +345,23 @@ def make_plan(
     *,
     owner_uid: str,
     residue: Residue | None = None,
+    before: Settled | None = None,
 ) -> Plan:
-    """The difference. Objects of `live` that the owner does not control are left alone."""
-    known = residue or {}
-    changes, kept = [], set()
+    """The difference. Objects of `live` that the owner does not control are left alone. `before`: what the last plan found settled."""
+    known, same = residue or {}, before or {}
+    changes, kept, settled = [], set(), dict[Ref, tuple[str, str]]()
     for manifest in wanted:
-        ref = ref_of(manifest)
+        ref, sealed = ref_of(manifest), seal(manifest)
         kept.add(ref)
-        change = _change(seal(manifest), live.get(ref), known.get(ref, frozenset()))
-        if change is not None:
-            changes.append(change)
+        found = live.get(ref)
+        version = str((found or {"metadata": {}})["metadata"].get("resourceVersion", ""))
+        state = sealed["metadata"]["annotations"][DIGEST_ANNOTATION], version
+        if not version or same.get(ref) != state:
+            change = _change(sealed, found, known.get(ref, frozenset()))
+            if change is not None:
+                changes.append(change)
+                continue
+        settled[ref] = state
     superfluous = (
         item
         for ref, item in sorted(live.items())
@@ -325,7 +369,7 @@ def make_plan(
         and is_controlled_by(item, owner_uid)
         and "deletionTimestamp" not in item["metadata"]
     )
-    return Plan(tuple(changes), tuple(superfluous))
+    return Plan(tuple(changes), tuple(superfluous), settled)
 
 
 def was_meant(manifest: Manifest, live: Object) -> bool:

@@ -7,11 +7,10 @@ older one keeps it: otherwise a new tenant could lock out another one. A key in 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from sys import intern
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from evenkeel_contract.names import SHARE_TENANT
 from evenkeel_contract.render import tenant_config
@@ -60,6 +59,40 @@ def _compact_key(key: ApiKey) -> ApiKey:
     return ApiKey(name=intern(key.name), client=intern(key.client), secret_ref=ref)
 
 
+_Value = TypeVar("_Value", bound=Hashable)
+
+
+class _Several(Generic[_Value]):
+    """Names, each with one value or several. A single one is in a tuple: a set takes four times as much, and there may be tens of
+    thousands of names."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[_Value, ...] | set[_Value]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def of(self, name: str) -> Collection[_Value]:
+        """The values of a name, perhaps none."""
+        return self._found.get(name, ())
+
+    def add(self, name: str, value: _Value) -> None:
+        """One value more."""
+        found = self._found.setdefault(name, (value,))
+        if isinstance(found, set):
+            found.add(value)
+        elif value not in found:
+            self._found[name] = {*found, value}
+
+    def discard(self, name: str, value: _Value) -> None:
+        """One value less, if the name has it. A name without values is none."""
+        found = self._found.get(name, ())
+        if isinstance(found, set):
+            found.discard(value)
+        if not found or found == (value,):
+            self._found.pop(name, None)
+
+
 class Roster:
     """The tenants of one namespace."""
 
@@ -67,16 +100,17 @@ class Roster:
         self.tenants: dict[str, Tenant] = {}
         self.grants: dict[str, Grant] = {}
         """Tenants with a valid spec, with their accepted keys."""
+        self._everyone: tuple[Grant, ...] | None = None
+        """All grants, by name; None after a change."""
         self.findings: dict[str, KeyFindings] = {}
         self.secrets: dict[str, NamedSecret | Unread | None] = {}
         """Every Secret that a tenant names. None: there is no such Secret."""
         self.version = 0
         """Grows with each change."""
-        self._claims: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._claims = _Several[tuple[str, str]]()
         """SHA-256 → ages of the tenants that have the key."""
-        # Tuples: a set of one takes four times as much, and there may be tens of thousands.
         self._claimed: dict[str, tuple[str, ...]] = {}
-        self._namers: dict[str, set[str]] = defaultdict(set)
+        self._namers = _Several[str]()
         """Secret → the tenants that name it."""
         self._named: dict[str, tuple[str, ...]] = {}
         self._changed: set[str] = set()
@@ -100,9 +134,20 @@ class Roster:
         found.special = set(found.tenants)
         return found
 
+    @property
+    def everyone(self) -> tuple[Grant, ...]:
+        """All grants, by name: one object for all services that take every tenant."""
+        if self._everyone is None:
+            self._everyone = tuple(self.grants[name] for name in sorted(self.grants))
+        return self._everyone
+
+    def age_of(self, name: str) -> tuple[str, str]:
+        """Sorts tenants from the oldest to the newest."""
+        return self.tenants[name].age
+
     def named_by(self, secret: str) -> frozenset[str]:
         """The tenants that name a Secret."""
-        return frozenset(self._namers.get(secret, ()))
+        return frozenset(self._namers.of(secret))
 
     def put(self, raw: Object) -> None:
         """A new or changed InferenceTenant. `settle` has the effect."""
@@ -136,8 +181,14 @@ class Roster:
             spec=spec,
             status=_NOTHING,
         )
-        namespace, name = metadata.namespace, metadata.name
-        return replace(tenant, namespace=namespace, name=name, resource=resource, keys=keys)
+        return replace(
+            tenant,
+            namespace=metadata.namespace,
+            name=metadata.name,
+            created=intern(tenant.created),
+            resource=resource,
+            keys=keys,
+        )
 
     def _share(self, part: _Part) -> _Part:
         if len(self._shared) >= MAX_SHARED:
@@ -158,20 +209,19 @@ class Roster:
             self.unread.discard(secret)
         if secret not in self.secrets or self.secrets[secret] != found:
             self.secrets[secret] = found
-            self._changed |= self._namers[secret]
+            self._changed.update(self._namers.of(secret))
 
     def _name(self, tenant: str, secrets: frozenset[str]) -> None:
         before = frozenset(self._named.pop(tenant, ()))
         for secret in before - secrets:
-            self._namers[secret].discard(tenant)
-            if not self._namers[secret]:
-                del self._namers[secret]
+            self._namers.discard(secret, tenant)
+            if secret not in self._namers:
                 self.secrets.pop(secret, None)
                 self.unread.discard(secret)
-        for secret in secrets:
+        for secret in secrets - before:
             if secret not in self._namers:
                 self.unread.add(secret)
-            self._namers[secret].add(tenant)
+            self._namers.add(secret, tenant)
         if secrets:
             self._named[tenant] = tuple(secrets)
 
@@ -186,6 +236,7 @@ class Roster:
         for name in affected:
             self._resolve(name)
         self.version += 1
+        self._everyone = None
         return frozenset(affected)
 
     def _claim(self, name: str) -> set[str]:
@@ -197,13 +248,11 @@ class Roster:
             after = frozenset(sha256 for sha256 in found if sha256)
         others = set[str]()
         for sha256 in before | after:
-            claims = self._claims[sha256]
-            claims -= {age for age in claims if age[1] == name}
-            others |= {other for _, other in claims}
+            for age in [age for age in self._claims.of(sha256) if age[1] == name]:
+                self._claims.discard(sha256, age)
+            others.update(other for _, other in self._claims.of(sha256))
             if tenant is not None and sha256 in after:
-                claims.add(tenant.age)
-            if not claims:
-                del self._claims[sha256]
+                self._claims.add(sha256, tenant.age)
         if after:
             self._claimed[name] = tuple(after)
         return others
@@ -216,7 +265,7 @@ class Roster:
 
     def owner(self, sha256: str) -> tuple[str, str] | None:
         """Age and name of the tenant that has a key; None if no valid tenant has it."""
-        return min(self._claims.get(sha256, ()), default=None)
+        return min(self._claims.of(sha256), default=None)
 
     def _resolve(self, name: str) -> None:
         tenant = self.tenants.get(name)

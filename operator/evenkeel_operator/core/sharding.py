@@ -7,7 +7,7 @@ and the RouterConfig keeps the oldest tenants for routers of a version that know
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -123,10 +123,16 @@ class Revoked:
         return bool(self.tenants or self.keys)
 
 
-def revoked(live: LiveConfig, wanted: Callable[[TenantConfig], Grant | None]) -> Revoked:
-    """What routers accept and `wanted` has not: whole tenants, and keys."""
+def revoked(
+    live: LiveConfig,
+    wanted: Callable[[TenantConfig], Grant | None],
+    *,
+    settled: Collection[Grant] = frozenset(),
+) -> Revoked:
+    """What routers accept and `wanted` has not: whole tenants, and keys. `settled`: grants that `wanted` is known to have."""
     index, tenants, keys = live.index or Index(), dict[str, None](), dict[str, None]()
-    for grant in (*live.inline, *(live.grants if live.index is not None else ())):
+    everyone = (*live.inline, *(live.grants if live.index is not None else ()))
+    for grant in (grant for grant in everyone if grant not in settled):
         name = grant.config.name
         now = wanted(grant.config)
         if now is grant:
@@ -138,6 +144,8 @@ def revoked(live: LiveConfig, wanted: Callable[[TenantConfig], Grant | None]) ->
         for key in grant.config.api_keys:
             if key.sha256 not in allowed:
                 keys[key.sha256] = None
+    if not tenants and not keys:
+        return Revoked()
     inline = {grant.config.name for grant in live.inline}
     known_tenants, known_keys = index.revoked_tenants, index.revoked_keys
     inline_keys = {key.sha256 for grant in live.inline for key in grant.config.api_keys}
@@ -184,6 +192,8 @@ def index_without(live: LiveConfig, gone: Revoked) -> Index | None:
 
 
 Content = Callable[[], bytes]
+AgeOf = Callable[[str], tuple[str, str]]
+"""A tenant's name → what sorts tenants from the oldest to the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,15 +226,15 @@ class Planner:
     def lay_out(
         self,
         core: RouterConfig,
-        grants: Sequence[tuple[tuple[str, str], Grant]],
+        everyone: tuple[Grant, ...],
         live: LiveConfig,
         *,
+        age_of: AgeOf,
         base: str | None = None,
     ) -> Layout:
-        """`grants`: (age, tenant), by name. `base`: what names of Secrets begin with, if not with the service's name."""
+        """`everyone`: all tenants, by name. `base`: what names of Secrets begin with, if not with the service's name."""
         plain = to_plain(core)
         head = write_config(plain, ())
-        everyone = tuple(grant for _, grant in grants)
         room = MAX_CONFIG_BYTES if live.index is None else INLINE_AGAIN_BYTES
         length = len(head) + sum(len(grant.raw) + 1 for grant in everyone)
         contents: dict[str, Content] = {}
@@ -232,12 +242,12 @@ class Planner:
             config, read_back = self._lay_out_config(core, plain, head, everyone, contents=contents)
             fill = length / CAPACITY_BYTES
             return Layout(config, contents=contents, fill=fill, read_back=read_back)
-        fitting, left_out = _fitting(grants)
+        fitting, left_out = _fitting(everyone, age_of)
         shards = self._lay_out_shards(base or core.service, fitting, live, contents)
         document = write_index(Index(shards={name: one.digest for name, one in shards.items()}))
         index = digest_of(_encoded(document))
         contents[index] = lambda: document
-        inline = _oldest(grants, MAX_CONFIG_BYTES - len(head))
+        inline = _oldest(everyone, age_of, MAX_CONFIG_BYTES - len(head))
         config, read_back = self._lay_out_config(core, plain, head, inline, contents=contents)
         total = sum(len(grant.raw) + 1 for grant in everyone)
         largest = max(loads(_sizes(fitting), MAX_SHARDS), default=0)
@@ -306,29 +316,32 @@ def _sizes(grants: Iterable[Grant]) -> list[tuple[int, int]]:
     return [(grant.slot, len(grant.raw)) for grant in grants]
 
 
-def _oldest(grants: Sequence[tuple[tuple[str, str], Grant]], room: int) -> tuple[Grant, ...]:
+def _by_age(everyone: tuple[Grant, ...], age_of: AgeOf) -> list[Grant]:
+    return sorted(everyone, key=lambda grant: age_of(grant.config.name))
+
+
+def _oldest(everyone: tuple[Grant, ...], age_of: AgeOf, room: int) -> tuple[Grant, ...]:
     """The oldest tenants that fit, by name."""
     kept = set()
-    for age, grant in sorted(grants, key=lambda one: one[0]):
+    for grant in _by_age(everyone, age_of):
         room -= len(grant.raw) + 1
         if room < 0:
             break
-        kept.add(age)
-    return tuple(grant for age, grant in grants if age in kept)
+        kept.add(grant.config.name)
+    return tuple(grant for grant in everyone if grant.config.name in kept)
 
 
 def _fitting(
-    grants: Sequence[tuple[tuple[str, str], Grant]],
+    everyone: tuple[Grant, ...], age_of: AgeOf
 ) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
     """All tenants that fit into the largest number of shards, by name, and the names of the others. The oldest go first."""
-    everyone = tuple(grant for _, grant in grants)
     sizes = _sizes(everyone)
     if sum(size + 1 for _, size in sizes) <= CAPACITY_BYTES and (
         max(loads(sizes, MAX_SHARDS)) <= MAX_SHARD_BYTES
     ):
         return everyone, ()
     used, total, left_out = [0] * MAX_SHARDS, 0, []
-    for _, grant in sorted(grants, key=lambda one: one[0]):
+    for grant in _by_age(everyone, age_of):
         size, slot = len(grant.raw) + 1, grant.slot % MAX_SHARDS
         if total + size > CAPACITY_BYTES or used[slot] + size > MAX_SHARD_BYTES:
             left_out.append(grant.config.name)

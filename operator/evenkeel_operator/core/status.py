@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
 from evenkeel_contract.decode import fields_of, salvage, to_plain
 from evenkeel_contract.names import COMPONENT_LABEL, ENGINE_COMPONENT, SERVICE_LABEL, router_name
 from evenkeel_contract.spec.gateway import GatewayCondition, GatewayStatus
@@ -391,8 +393,15 @@ def _scaling_status(decision: Decision, raw: Object, *, now: str) -> ScalingStat
 def _known_conditions(raw: Object) -> tuple[Condition, ...]:
     """The conditions of the object; one that cannot be read counts as missing."""
     listed = (raw.get("status") or {}).get("conditions") or ()
-    found = (salvage(Condition, condition) for condition in listed)
-    return tuple(condition for condition, faults in found if not faults)
+    found = (_read_condition(msgspec.json.encode(condition)) for condition in listed)
+    return tuple(condition for condition in found if condition is not None)
+
+
+@lru_cache(maxsize=512)
+def _read_condition(content: bytes) -> Condition | None:
+    """A condition in JSON; None if it cannot be read. Many resources have equal ones, and each pass reads those of the last."""
+    condition, faults = salvage(Condition, msgspec.json.decode(content))
+    return None if faults else condition
 
 
 def differs(status: Mapping[str, Any], raw: Object) -> bool:

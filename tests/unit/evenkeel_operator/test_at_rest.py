@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from evenkeel_operator.core.objects import Object
 from evenkeel_operator.reconcile import RESYNC_S, UNSETTLED_S
 
 from tests.support.fake_cluster import FakeCluster
@@ -88,3 +91,33 @@ async def asked(operator: Operator, cluster: FakeCluster) -> list[str]:
     await operator.make_pass(KEY)
     assert cluster.writes == []
     return cluster.reads
+
+
+class Slow(FakeCluster):
+    """Others run between the pages of a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pages_of: dict[str, list[int]] = {}
+        """Kind → the lengths of the pages of its lists."""
+
+    async def pages(
+        self, kind: str, namespace: str, *, selector: str = "", fields: str = "", limit: int = 500
+    ) -> AsyncIterator[list[Object]]:
+        lists = super().pages(kind, namespace, selector=selector, fields=fields, limit=limit)
+        async for page in lists:
+            self.pages_of.setdefault(kind, []).append(len(page))
+            await asyncio.sleep(0)
+            yield page
+
+
+async def test_passes_that_begin_together_list_a_kind_once_in_pages() -> None:
+    cluster = Slow()
+    for number in range(250):
+        metadata = {"name": f"t{number}", "namespace": "team-ml"}
+        head = {"apiVersion": "evenkeel.dev/v1alpha1", "kind": "InferenceTenant"}
+        cluster.put({**head, "metadata": metadata, "spec": {}})
+    observer = Operator(cluster).observer
+    found = await asyncio.gather(*(observer.roster("team-ml") for _ in range(5)))
+    assert [len(roster.tenants) for roster in found] == [250] * 5
+    assert cluster.pages_of["InferenceTenant"] == [100, 100, 50]

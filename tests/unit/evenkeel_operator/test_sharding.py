@@ -24,7 +24,7 @@ from evenkeel_contract.tenantshards import (
 from evenkeel_kube.client import ClusterError
 from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.core import sharding
-from evenkeel_operator.core.roster import Grant
+from evenkeel_operator.core.roster import Grant, Roster
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_lives import KEY, Operator, cluster_with_the_sample, condition, told
@@ -348,7 +348,7 @@ async def test_a_key_that_moves_to_another_tenant_is_not_lost() -> None:
 def test_what_the_operator_wrote_is_known_as_if_it_were_read() -> None:
     replicas = (ReplicaConfig(name="r0", url="http://10.0.0.1:30000"),)
     core = config_for(*replicas, tenancy=tenancy(tenants=()), ttft_threshold_s=2.5)
-    layout = sharding.Planner().lay_out(core, (), sharding.LiveConfig())
+    layout = sharding.Planner().lay_out(core, (), sharding.LiveConfig(), age_of=Roster().age_of)
     written = layout.contents[layout.config]()
     assert layout.read_back == sharding.read_config(written, lambda raws: ())
     assert layout.read_back.core is not None

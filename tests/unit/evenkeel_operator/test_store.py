@@ -6,7 +6,7 @@ from base64 import b64encode
 from typing import Any
 
 from evenkeel_operator.cluster.store import SERVICE, TENANT, Hashes, Key, Store
-from evenkeel_operator.core.objects import Ref
+from evenkeel_operator.core.objects import Ref, ref_of
 from evenkeel_operator.core.tenants import NamedSecret, read_secret
 
 S, T = Key(SERVICE, "n", "s"), Key(TENANT, "n", "t")
@@ -222,3 +222,27 @@ def test_a_pod_wakes_its_service_when_a_container_ends_and_recovers() -> None:
         assert store.see("MODIFIED", "Pod", pod(5, component, state=ended)) == {S}
         assert store.see("DELETED", "Pod", pod(6, component, state=ended)) == {S}
         assert store.pods_to_check(S) == {}
+
+
+def test_the_event_of_an_own_write_needs_no_pass_before_the_answer_either() -> None:
+    for made in (item("Secret", "s-router", labels={"evenkeel.dev/service": "s"}), child()):
+        store, woken = Store(), list[Key]()
+        store.children(S).finish([made])
+        written, later = (
+            {**made, "metadata": {**made["metadata"], "resourceVersion": version}}
+            for version in ("2", "3")
+        )
+        with store.writing(S, ref_of(made), woken.append):
+            assert store.see("MODIFIED", made["kind"], written) == frozenset()
+            store.children(S).put(written)
+        assert woken == []
+        assert store.take_stale(S) == frozenset()
+        with store.writing(S, ref_of(made), woken.append):  # somebody else writes meanwhile
+            store.see("MODIFIED", made["kind"], later)
+            store.children(S).put(written)
+        assert woken == [S]
+        with store.writing(S, ref_of(made), woken.append):
+            store.see("DELETED", made["kind"], later)
+        assert woken == [S, S]
+        assert store.children(S).items == {}
+        assert store.see("ADDED", made["kind"], made) == {S}

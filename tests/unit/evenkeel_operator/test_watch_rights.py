@@ -1,4 +1,5 @@
-"""A right to watch that is missing in one namespace ends no other watch, with kopf as it is, against an API server of ours."""
+"""kopf as it is, against an API server of ours: a right to watch that is missing in one namespace ends no other watch, and objects
+come in pages and are not kept."""
 
 from __future__ import annotations
 
@@ -34,6 +35,8 @@ class Server:
     def __init__(self) -> None:
         self.forbidden = {WHERE["wb"], "/api/v1/namespaces"}
         self.asked: Counter[str] = Counter()
+        self.services = 1
+        """In each namespace."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         path = request.path
@@ -45,6 +48,12 @@ class Server:
             await answer.prepare(request)
             await asyncio.Event().wait()
         found = self._answer(path)
+        if "limit" in request.query and "items" in found:
+            begin = int(request.query.get("continue", 0))
+            end = begin + int(request.query["limit"])
+            following = str(end) if end < len(found["items"]) else ""
+            metadata = {**found["metadata"], "continue": following}
+            found = {**found, "items": found["items"][begin:end], "metadata": metadata}
         return web.json_response(found, status=200 if found else 404)
 
     def _answer(self, path: str) -> dict[str, Any]:
@@ -61,8 +70,11 @@ class Server:
         for name, (version, resource) in GROUPS.items():
             fixed[f"/apis/{name}/{version}"] = {"resources": [{**resource, **VERBS}]}
         for namespace, where in WHERE.items():
-            metadata = {"name": "s", "namespace": namespace, "uid": namespace}
-            fixed[where] = {"items": [{"metadata": metadata}], "metadata": {"resourceVersion": "1"}}
+            items = [
+                {"metadata": {"name": "s", "namespace": namespace, "uid": f"{namespace}-{number}"}}
+                for number in range(self.services)
+            ]
+            fixed[where] = {"items": items, "metadata": {"resourceVersion": "1"}}
         found: dict[str, Any] = fixed.get(path, {})
         return found
 
@@ -103,22 +115,28 @@ class Seen:
     def __init__(self) -> None:
         self.namespaces: set[str] = set()
         self.recovered: set[str] = set()
+        self.count = 0
 
     def on_recovery(self, namespace: str) -> None:
         self.recovered.add(namespace)
 
     def on_event(self, event: str | None, kind: str, item: Object) -> None:
+        self.count += 1
         self.namespaces.add(str(item["metadata"]["namespace"]))
 
 
-async def test_a_namespace_without_rights_is_watched_once_it_has_them(server: Server) -> None:
+def watch(seen: Seen) -> asyncio.Task[None]:
     images = [f"--{name}-image=x" for name in ("router", "sglang", "vllm", "simulator", "download")]
     places = ["--watch-namespace=wa", "--watch-namespace=wb"]
     settings = parse_arguments(
         [*images, *places], {"POD_NAME": "pod", "POD_NAMESPACE": "evenkeel-system"}
     )
+    return asyncio.create_task(app._watch(cast(app.Leader, seen), settings))
+
+
+async def test_a_namespace_without_rights_is_watched_once_it_has_them(server: Server) -> None:
     seen = Seen()
-    watching = asyncio.create_task(app._watch(cast(app.Leader, seen), settings))
+    watching = watch(seen)
     try:
         # More often than all waits of kopf's own requests.
         await until(lambda: server.asked[WHERE["wb"]] > 3 * len(app.WATCH_RETRIES_S), "attempts")
@@ -131,6 +149,29 @@ async def test_a_namespace_without_rights_is_watched_once_it_has_them(server: Se
         await until(lambda: seen.namespaces == {"wa", "wb"}, "both")
         assert failing not in generate_latest(REGISTRY).decode()
         assert seen.recovered == {"wb"}
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+def kept() -> list[str]:
+    """Objects that kopf still has whole, each in a task of its own."""
+    names = (task.get_name() for task in asyncio.all_tasks())
+    return [name for name in names if name.startswith("worker for ")]
+
+
+async def test_objects_come_in_pages_and_are_not_kept_by_kopf(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "PAGE", 3)
+    server.forbidden.discard(WHERE["wb"])
+    server.services, seen = 60, Seen()
+    watching = watch(seen)
+    try:
+        await until(lambda: seen.count == 2 * server.services, "all services")
+        assert server.asked[WHERE["wa"]] >= server.services / app.PAGE
+        # By itself kopf keeps them for five seconds.
+        await until(lambda: not kept(), "the end of all objects", patience_s=4.0)
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

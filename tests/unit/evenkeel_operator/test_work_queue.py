@@ -171,3 +171,11 @@ def test_a_later_request_does_not_delay_a_pass_that_is_due_before() -> None:
 
     run_virtually(scene())
     assert times_s == [2.0]
+
+
+async def test_requests_that_are_out_of_date_take_no_memory() -> None:
+    work_queue = WorkQueue(rng=Random(1))
+    for number in range(1000):
+        for key in (A, B):
+            work_queue.add(key, after_s=3600.0 - number)
+    assert len(work_queue._order) <= 4
