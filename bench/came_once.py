@@ -215,6 +215,7 @@ def save(folder: Path, clients: int, seen: list[Sample]) -> None:
     number.set(xlabel="hours of virtual time", ylabel="clients", yscale="log")
     number.legend(frameon=False)
     figure.tight_layout()
+    (folder / "images").mkdir(exist_ok=True)
     figure.savefig(folder / "images" / "came-once.png", dpi=120)
 
 
